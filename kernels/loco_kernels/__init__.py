@@ -1,0 +1,1 @@
+"""Fused kernels of the outer step; imports no loco_train."""

@@ -1,0 +1,325 @@
+"""Every setting of a run: type, unit, default and reason. No torch here: settings work on a login node.
+
+Each class checks itself and changes nothing. `load.py` reads YAML and overrides into `RunConfig`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
+
+from loco_train.units import Bytes, Duration
+
+NonNegativeFloat = Annotated[float, Field(ge=0)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+
+
+class Settings(BaseModel):
+    """Base: unknown keys are refused, values are not coerced beyond what YAML leaves open, nothing can be changed."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ValueError(message)
+
+
+class RopeScaling(Settings):
+    """Llama-3 frequency scaling (the only kind): low frequencies are slowed by `factor`, middle ones blended."""
+
+    kind: Literal["llama3"] = "llama3"
+    factor: PositiveFloat = 8.0
+    low_frequency_factor: PositiveFloat = 1.0
+    high_frequency_factor: PositiveFloat = 4.0
+    original_max_positions: PositiveInt = 8192
+
+    @model_validator(mode="after")
+    def _check(self) -> RopeScaling:
+        _require(
+            self.high_frequency_factor > self.low_frequency_factor,
+            "high_frequency_factor must be greater than low_frequency_factor",
+        )
+        return self
+
+
+class ModelConfig(Settings):
+    """A Llama-family decoder: RMSNorm, rotary positions, grouped-query attention, SwiGLU."""
+
+    layers: PositiveInt
+    hidden_size: PositiveInt
+    ffn_hidden_size: PositiveInt
+    attention_heads: PositiveInt
+    key_value_heads: PositiveInt = Field(description="Groups of grouped-query attention; attention_heads for none.")
+    head_dim: PositiveInt | None = Field(None, description="Width of a head; None: hidden_size / attention_heads.")
+    vocab_size: PositiveInt = Field(description="Rows of the embedding before padding; at least the tokenizer's.")
+    vocab_divisible_by: PositiveInt = Field(
+        128, description="The embedding is padded to a multiple of this; a multiple of parallel.tensor."
+    )
+    max_positions: PositiveInt = Field(2048, description="Longest sequence the model is meant for, in tokens.")
+    tied_embeddings: bool = Field(False, description="One weight for the embedding and the output layer.")
+    rope_theta: PositiveFloat = 10000.0
+    rope_scaling: RopeScaling | None = None
+    norm_epsilon: PositiveFloat = 1e-5
+    init_std: PositiveFloat = 0.02
+    depth_scaled_init: bool = Field(True, description="Output projections start at init_std / sqrt(2 layers).")
+
+    @model_validator(mode="after")
+    def _check(self) -> ModelConfig:
+        heads, groups = self.attention_heads, self.key_value_heads
+        _require(heads % groups == 0, f"attention_heads ({heads}) must be a multiple of key_value_heads ({groups})")
+        if self.head_dim is None:
+            _require(
+                self.hidden_size % heads == 0,
+                f"hidden_size ({self.hidden_size}) must be a multiple of attention_heads ({heads}), or set head_dim",
+            )
+        _require(self.head_size % 2 == 0, f"the width of a head ({self.head_size}) must be even for rotary positions")
+        return self
+
+    @property
+    def head_size(self) -> int:
+        return self.head_dim or self.hidden_size // self.attention_heads
+
+    @property
+    def padded_vocab_size(self) -> int:
+        """Rows of the embedding; independent of the tensor parallel degree, so that checkpoints are too."""
+        return -(-self.vocab_size // self.vocab_divisible_by) * self.vocab_divisible_by
+
+    @property
+    def parameters(self) -> int:
+        """Number of parameters, vocabulary padding excluded."""
+        attention = self.head_size * (2 * self.attention_heads + 2 * self.key_value_heads) * self.hidden_size
+        layer = attention + 3 * self.hidden_size * self.ffn_hidden_size + 2 * self.hidden_size
+        embeddings = self.vocab_size * self.hidden_size * (1 if self.tied_embeddings else 2)
+        return embeddings + self.layers * layer + self.hidden_size
+
+
+class OuterOptimizerConfig(Settings):
+    """The optimizer of the outer step, applied to the pseudo-gradient (PyTorch SGD semantics)."""
+
+    kind: Literal["nesterov", "heavy-ball", "sgd"] = "nesterov"
+    lr: PositiveFloat = Field(0.7, description="DiLoCo (arXiv 2311.08105).")
+    momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.9, description="DiLoCo (arXiv 2311.08105).")
+
+    @model_validator(mode="after")
+    def _check(self) -> OuterOptimizerConfig:
+        _require(self.kind != "sgd" or self.momentum == 0, "kind sgd has no momentum: set momentum: 0")
+        return self
+
+
+class MethodConfig(Settings):
+    """An outer method: which composition, how many inner steps a round, and the settings of its parts."""
+
+    composition: Literal["diloco", "data-parallel"] = Field(
+        description="diloco: islands average their progress once a round. data-parallel: one island, no outer step."
+    )
+    inner_steps: PositiveInt = Field(30, description="H: inner steps in a round.")
+    outer: OuterOptimizerConfig = OuterOptimizerConfig()
+    outer_state: Literal["device", "host"] = Field(
+        "device", description="Where base and momentum (8 bytes a parameter) lie; host is pinned where there is CUDA."
+    )
+
+
+class NetworkConfig(Settings):
+    """The links between islands."""
+
+    backend: Literal["auto", "gloo", "nccl"] = Field("auto", description="auto: nccl with GPUs, else gloo.")
+    interface: str | None = Field(None, description="Name of the network interface for gloo; None: by host name.")
+    exchange_timeout: Duration = Field(
+        Duration(300), description="Deadline of one exchange; above the transfer time of the model, or it looks dead."
+    )
+    rendezvous_timeout: Duration = Field(Duration(600), description="How long islands wait for each other at start.")
+    bucket_bytes: Bytes = Field(Bytes(64 * 2**20), description="Payload of one all-reduce; more, smaller ones overlap.")
+
+
+class DataSource(Settings):
+    """A Megatron indexed dataset (`path`.bin and `path`.idx) and its share of the mix."""
+
+    path: str
+    weight: PositiveFloat = 1.0
+
+
+class DataConfig(Settings):
+    """The data mix. Held-out documents are the last `heldout_fraction` of each source, or sources of their own."""
+
+    tokenizer: str = Field(description="A sentencepiece model file; its hash must be the datasets'.")
+    train: Annotated[tuple[DataSource, ...], Field(min_length=1)]
+    heldout: tuple[DataSource, ...] = ()
+    heldout_fraction: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.01, description="Of each training source's documents, from its end, where `heldout` is empty."
+    )
+
+
+class ParallelConfig(Settings):
+    """How the ranks of one island share the model. data is what remains of the island's ranks, and is checked."""
+
+    tensor: PositiveInt = 1
+    pipeline: PositiveInt = 1
+    data: PositiveInt = 1
+    zero_stage: Literal[1, 2, 3] = 1
+
+    @model_validator(mode="after")
+    def _check(self) -> ParallelConfig:
+        _require(
+            self.pipeline == 1 or self.zero_stage == 1,
+            f"pipeline ({self.pipeline}) > 1 works with zero_stage 1 only (got {self.zero_stage}): DeepSpeed's pipeline "
+            "engine needs whole gradients; set parallel.zero_stage=1 or parallel.pipeline=1",
+        )
+        return self
+
+    @property
+    def ranks(self) -> int:
+        """Ranks of one island."""
+        return self.tensor * self.pipeline * self.data
+
+
+class BatchConfig(Settings):
+    """Sizes of one inner step of one island, in sequences."""
+
+    sequence_length: PositiveInt = Field(description="Tokens of a sequence.")
+    island: PositiveInt = Field(description="Sequences that one island consumes in one inner step.")
+    micro: PositiveInt = Field(1, description="Sequences of one forward pass on one data parallel rank.")
+
+
+class InnerOptimizerConfig(Settings):
+    """The optimizer of the inner steps."""
+
+    kind: Literal["adamw", "sgd"] = "adamw"
+    implementation: Literal["auto", "torch", "deepspeed", "apex"] = Field(
+        "auto", description="auto: apex, else DeepSpeed's fused AdamW on CUDA; torch fused elsewhere."
+    )
+    lr: PositiveFloat = Field(4e-4, description="Peak learning rate.")
+    betas: tuple[Fraction, Fraction] = (0.9, 0.95)
+    eps: PositiveFloat = 1e-8
+    weight_decay: NonNegativeFloat = Field(0.1, description="Decoupled; matrices only, norm gains have none.")
+    clip_grad_norm: NonNegativeFloat = Field(1.0, description="Over the whole model of the island; 0: no clipping.")
+
+
+class ScheduleConfig(Settings):
+    """The learning rate as a function of the tokens that all islands have consumed."""
+
+    kind: Literal["cosine", "linear", "constant"] = "cosine"
+    warmup_fraction: Fraction = Field(0.1, description="Of all tokens; linear from start_fraction to the peak.")
+    start_fraction: Fraction = Field(0.01, description="Of the peak, at token 0.")
+    final_fraction: Fraction = Field(0.1, description="Of the peak, at the last token.")
+
+
+class PrecisionConfig(Settings):
+    """Number formats. Masters, base, momentum and averages are always fp32."""
+
+    parameters: Literal["bf16", "fp32"] = "bf16"
+    accumulation: Literal["fp32", "bf16"] = Field("fp32", description="Of gradients over micro-batches.")
+
+
+class IslandsConfig(Settings):
+    """How many islands train together, which one this is, and where they meet."""
+
+    count: PositiveInt = 1
+    index: Annotated[int, Field(ge=0)] = Field(0, description="This island; set by the launcher.")
+    rendezvous: str | None = Field(None, description="host:port of the store where islands meet; None for one island.")
+
+    @model_validator(mode="after")
+    def _check(self) -> IslandsConfig:
+        _require(self.index < self.count, f"index ({self.index}) must be below count ({self.count})")
+        return self
+
+
+class EvaluationConfig(Settings):
+    """Held-out loss."""
+
+    every_rounds: Annotated[int, Field(ge=0)] = Field(0, description="0: only before the first and after the last.")
+    sequences: PositiveInt = Field(64, description="Held-out sequences, the same ones every time.")
+
+
+class CheckpointConfig(Settings):
+    """When whole checkpoints are written and how many are kept."""
+
+    every_rounds: Annotated[int, Field(ge=0)] = Field(1, description="0: none at round boundaries but the last.")
+    every_steps: Annotated[int, Field(ge=0)] = Field(0, description="Also inside rounds; 0: not.")
+    keep_last: Annotated[int, Field(ge=2)] = Field(
+        2, description="At least 2: an island that dies while saving leaves the others one step ahead."
+    )
+
+
+class TelemetryConfig(Settings):
+    """Where events go besides events.jsonl, which is always written."""
+
+    console: bool = True
+    tensorboard: bool = True
+
+
+class RunConfig(Settings):
+    """One run: one model, one method, one network, one data mix, and how they are trained."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    run_dir: str = Field(description="Folder of the run: config, events, logs, checkpoints.")
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 1234
+    rounds: PositiveInt = Field(description="Outer rounds in all; inner steps = rounds * method.inner_steps.")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda where there is one, else cpu.")
+    model: ModelConfig
+    method: MethodConfig
+    network: NetworkConfig = NetworkConfig()
+    data: DataConfig
+    islands: IslandsConfig = IslandsConfig()
+    parallel: ParallelConfig = ParallelConfig()
+    batch: BatchConfig
+    recompute: Literal["none", "full"] = Field("none", description="full: recompute each layer in the backward pass.")
+    optimizer: InnerOptimizerConfig = InnerOptimizerConfig()
+    schedule: ScheduleConfig = ScheduleConfig()
+    precision: PrecisionConfig = PrecisionConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    telemetry: TelemetryConfig = TelemetryConfig()
+
+    @model_validator(mode="after")
+    def _check(self) -> RunConfig:
+        self._check_model_fits_parallel()
+        self._check_batch()
+        _require(
+            self.method.composition != "data-parallel" or self.islands.count == 1,
+            f"method data-parallel has no outer step, but islands.count is {self.islands.count}: use islands.count=1 "
+            "with parallel.data for plain data parallelism, or method=diloco",
+        )
+        return self
+
+    def _check_model_fits_parallel(self) -> None:
+        model, tensor = self.model, self.parallel.tensor
+        sizes = (
+            ("attention_heads", model.attention_heads),
+            ("key_value_heads", model.key_value_heads),
+            ("ffn_hidden_size", model.ffn_hidden_size),
+            ("vocab_divisible_by", model.vocab_divisible_by),
+        )
+        for name, size in sizes:
+            _require(size % tensor == 0, f"model.{name} ({size}) must be a multiple of parallel.tensor ({tensor})")
+        _require(
+            model.layers >= self.parallel.pipeline,
+            f"model.layers ({model.layers}) must be at least parallel.pipeline ({self.parallel.pipeline})",
+        )
+
+    def _check_batch(self) -> None:
+        batch, share = self.batch, self.batch.micro * self.parallel.data
+        _require(
+            batch.island % share == 0,
+            f"batch.island ({batch.island}) must be a multiple of batch.micro * parallel.data ({share})",
+        )
+        _require(
+            batch.sequence_length <= self.model.max_positions,
+            f"batch.sequence_length ({batch.sequence_length}) is over model.max_positions ({self.model.max_positions})",
+        )
+
+    @property
+    def accumulation_steps(self) -> int:
+        """Micro-batches of one inner step on one data parallel rank."""
+        return self.batch.island // (self.batch.micro * self.parallel.data)
+
+    @property
+    def tokens_per_round(self) -> int:
+        """Tokens that all islands together consume in one round."""
+        return self.islands.count * self.method.inner_steps * self.batch.island * self.batch.sequence_length
+
+    @property
+    def total_tokens(self) -> int:
+        """Tokens that all islands together consume in the run."""
+        return self.rounds * self.tokens_per_round

@@ -1,0 +1,171 @@
+"""Run a function on real ranks: `run_ranks` (one island) and `run_islands` (several, each with its own world).
+
+Ranks are fresh processes forked from a server that has imported the heavy packages once, so a test pays milliseconds
+for real processes, real gloo and no state left over from the test before.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import multiprocessing
+import os
+import pickle
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class World:
+    """Where a rank stands: its island, and its rank inside it."""
+
+    island: int
+    islands: int
+    rank: int
+    ranks: int
+    rendezvous: str  # host:port of a TCPStore that outlives every rank
+    folder: Path  # shared by all ranks, removed after the run
+
+
+class RankFailed(AssertionError):
+    """A rank raised, died or outlived the deadline; the message holds every rank's traceback."""
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A function by file and name: test modules are not importable by name in another process."""
+
+    file: str
+    module: str
+    name: str
+
+    @staticmethod
+    def of(function: Callable[..., Any]) -> _Call:
+        return _Call(sys.modules[function.__module__].__file__ or "", function.__module__, function.__qualname__)
+
+    def load(self) -> Callable[..., Any]:
+        try:
+            module = importlib.import_module(self.module)
+        except ImportError:
+            spec = importlib.util.spec_from_file_location(self.module, self.file)
+            assert spec and spec.loader, self.file
+            module = importlib.util.module_from_spec(spec)
+            sys.modules[self.module] = module
+            spec.loader.exec_module(module)
+        found: Any = module
+        for part in self.name.split("."):
+            found = getattr(found, part)
+        return found  # type: ignore[no-any-return]
+
+
+def run_ranks(function: Callable[..., Any], *args: Any, ranks: int = 2, timeout_seconds: float = 120) -> list[Any]:
+    """Call `function(world, *args)` on `ranks` processes that share a gloo default group; results by rank.
+
+    `function` must be a module-level function; arguments and results are pickled. Raises RankFailed.
+    """
+    return run_islands(function, *args, islands=1, ranks=ranks, timeout_seconds=timeout_seconds)[0]
+
+
+def run_islands(
+    function: Callable[..., Any], *args: Any, islands: int = 2, ranks: int = 1, timeout_seconds: float = 120
+) -> list[list[Any]]:
+    """Call `function(world, *args)` on islands * ranks processes; each island has its own default group.
+
+    Returns results[island][rank]. Raises RankFailed.
+    """
+    from torch.distributed import TCPStore
+
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    with tempfile.TemporaryDirectory(prefix="loco-ranks-") as folder:
+        address = f"127.0.0.1:{store.port}"
+        worlds = [World(i, islands, r, ranks, address, Path(folder)) for i in range(islands) for r in range(ranks)]
+        results = _run(_Call.of(function), worlds, args, timeout_seconds)
+    return [results[i * ranks : (i + 1) * ranks] for i in range(islands)]
+
+
+def _run(call: _Call, worlds: list[World], args: tuple[Any, ...], timeout_seconds: float) -> list[Any]:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["loco_train.testing.preload"])
+    processes, readers = [], []
+    for world in worlds:
+        reader, writer = context.Pipe(duplex=False)
+        process = context.Process(target=_worker, args=(call, world, pickle.dumps(args), writer), daemon=True)
+        process.start()
+        writer.close()
+        processes.append(process)
+        readers.append(reader)
+    try:
+        return _collect(worlds, readers, time.monotonic() + timeout_seconds)
+    finally:
+        for process in processes:
+            process.join(timeout=2)
+            if process.is_alive():
+                process.kill()
+                process.join()
+
+
+def _collect(worlds: list[World], readers: list[Connection], deadline: float) -> list[Any]:
+    results: dict[int, Any] = {}
+    failures: dict[int, str] = {}
+    waiting = dict(enumerate(readers))
+    while waiting:
+        # After a first failure the others get a few seconds to tell their side, then they are ended.
+        limit = min(deadline, time.monotonic() + 5) if failures else deadline
+        ready = wait(list(waiting.values()), timeout=max(0.0, limit - time.monotonic()))
+        if not ready:
+            failures.update(dict.fromkeys(waiting, "no answer within the deadline"))
+            break
+        for index in [i for i, reader in waiting.items() if reader in ready]:
+            _receive(index, waiting.pop(index), results, failures)
+    if failures:
+        told = [f"island {worlds[i].island} rank {worlds[i].rank}: {text}" for i, text in sorted(failures.items())]
+        raise RankFailed("\n".join(told))
+    return [results[i] for i in range(len(worlds))]
+
+
+def _receive(index: int, reader: Connection, results: dict[int, Any], failures: dict[int, str]) -> None:
+    try:
+        failed, value = pickle.loads(reader.recv_bytes())
+    except EOFError:
+        failures[index] = "the process died"
+        return
+    if failed:
+        failures[index] = value
+    else:
+        results[index] = value
+
+
+def _worker(call: _Call, world: World, pickled_args: bytes, writer: Connection) -> None:
+    try:
+        _join_world(world)
+        value = call.load()(world, *pickle.loads(pickled_args))
+        answer = pickle.dumps((False, value))
+    except BaseException:
+        answer = pickle.dumps((True, traceback.format_exc()))
+    writer.send_bytes(answer)
+    writer.close()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Threads of gloo and DeepSpeed may outlive the function; a normal exit would wait for them.
+    os._exit(0)
+
+
+def _join_world(world: World) -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    os.environ.update(
+        RANK=str(world.rank),
+        LOCAL_RANK=str(world.rank),
+        WORLD_SIZE=str(world.ranks),
+        LOCAL_WORLD_SIZE=str(world.ranks),
+    )
+    store = torch.distributed.FileStore(str(world.folder / f"island-{world.island}"), world.ranks)
+    torch.distributed.init_process_group("gloo", store=store, rank=world.rank, world_size=world.ranks)
