@@ -1,0 +1,33 @@
+"""How far a run is: the few numbers from which schedules, data position and round follow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from loco_train.config.schema import RunConfig
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Position of one island in its run.
+
+    step: inner steps done. round: outer rounds done. steps_into_round: inner steps done since the last outer step;
+    equal to the method's inner_steps when only the outer step of the round is missing.
+    cursor: sample ordinal at which the current round began: the sequences that all islands had consumed by then.
+    """
+
+    step: int = 0
+    round: int = 0
+    steps_into_round: int = 0
+    cursor: int = 0
+
+    def after_step(self) -> Progress:
+        return replace(self, step=self.step + 1, steps_into_round=self.steps_into_round + 1)
+
+    def after_round(self, *, next_cursor: int) -> Progress:
+        return Progress(step=self.step, round=self.round + 1, steps_into_round=0, cursor=next_cursor)
+
+    def tokens(self, config: RunConfig) -> int:
+        """Tokens that all islands together have consumed, taking the others to be at the same step of the round."""
+        in_round = self.steps_into_round * config.islands.count * config.batch.island
+        return (self.cursor + in_round) * config.batch.sequence_length
