@@ -1,0 +1,1 @@
+"""Conversion of logical parameters to foreign formats; imports nothing heavy by itself."""
