@@ -123,14 +123,14 @@ def _by_name(checkpoint: Checkpoint) -> dict[str, list[_Held]]:
     return {name: held[name] for name in sorted(held, key=_model_order)}
 
 
-def _model_order(name: str) -> tuple[int, int, str]:
-    """Embedding, layers by number, the rest of the decoder, output layer."""
+def _model_order(name: str) -> tuple[int, int]:
+    """Embedding, layers by number, the rest of the decoder, output layer; inside a layer, the order of the ranks."""
     parts = name.split(".")
     if parts[0] == "embedding":
-        return (0, 0, name)
+        return (0, 0)
     if parts[:2] == ["decoder", "layers"]:
-        return (1, int(parts[2]), name)
-    return (2 if parts[0] == "decoder" else 3, 0, name)
+        return (1, int(parts[2]))
+    return (2 if parts[0] == "decoder" else 3, 0)
 
 
 def _pieces(owners: Sequence[_Held]) -> dict[Partition, list[_Held]]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from loco_train.checkpoint.read import Checkpoint, open_checkpoint, open_step
+from loco_train.checkpoint.read import Checkpoint, older_choice, open_checkpoint, open_step
 from loco_train.checkpoint.steps import MANIFEST, committed_steps, list_steps
 from loco_train.errors import CheckpointError
 
@@ -29,7 +30,25 @@ class Selection:
 
     @property
     def is_whole_run(self) -> bool:
+        """Whether every island of the run is here, so that their mean is the consensus."""
         return len(self.checkpoints) == self.first.manifest.header.islands
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(checkpoint.size_bytes for checkpoint in self.checkpoints)
+
+    def verify(self, *, on_bytes: Callable[[int], None] | None = None) -> None:
+        """Compare all files with their hashes.
+
+        Raises:
+            CheckpointError: names the first that differs, and the newest older whole checkpoint of that island.
+        """
+        for checkpoint in self.checkpoints:
+            try:
+                checkpoint.verify(on_bytes=on_bytes)
+            except CheckpointError as error:
+                fix = older_choice(checkpoint.folder.parent, before=self.step)
+                raise CheckpointError(error.problem, got=error.got, allowed=error.allowed, fix=fix) from error
 
 
 def select_checkpoints(name: str | Path, *, step: int | None = None, island: int | None = None) -> Selection:
