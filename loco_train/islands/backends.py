@@ -25,12 +25,17 @@ with warnings.catch_warnings():
     for name in ("deepspeed", "megatron.core.transformer.transformer_layer"):
         importlib.import_module(name)
 
-# DeepSpeed 0.19 calls names that torch 2.13 deprecates, once for each collective.
-warnings.filterwarnings("ignore", category=FutureWarning, module=r"deepspeed\.")
-warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
-if not torch.cuda.is_available():
-    warnings.filterwarnings("ignore", message=".*CUDA_DEVICE_MAX_CONNECTIONS.*", module=r"megatron\.")
-logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+
+def silence() -> None:
+    """Drop the warnings that both give while training; they concern their own code.
+
+    Called when an island is joined, and not at import: an importer may restore the filters of before.
+    """
+    # DeepSpeed 0.19 calls names that torch 2.13 deprecates, once for each collective.
+    warnings.filterwarnings("ignore", category=FutureWarning, message=".*(all_gather_into|reduce_scatter)_tensor.*")
+    if not torch.cuda.is_available():
+        warnings.filterwarnings("ignore", message=".*CUDA_DEVICE_MAX_CONNECTIONS.*")
+    logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
 
 
 @contextlib.contextmanager

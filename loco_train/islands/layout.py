@@ -15,7 +15,7 @@ from torch.distributed import ProcessGroup
 
 from loco_train.config.schema import RunConfig
 from loco_train.errors import ConfigError
-from loco_train.islands.backends import without_shared_memory_op
+from loco_train.islands.backends import silence, without_shared_memory_op
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,7 @@ def join_island(config: RunConfig, *, device: torch.device) -> Layout:
             allowed=f"{parallel.ranks}: tensor {parallel.tensor} x pipeline {parallel.pipeline} x data {parallel.data}",
             fix="start that many ranks, or change parallel.data",
         )
+    silence()
     _use_accelerator(device)
     if parallel_state.model_parallel_is_initialized():
         parallel_state.destroy_model_parallel()

@@ -4,3 +4,4 @@ import warnings
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Megatron-core says at import which optional packages are absent
+    import loco_train.islands  # noqa: F401
