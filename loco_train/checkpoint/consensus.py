@@ -37,9 +37,10 @@ class ConsensusParameters:
 
     def read(self, name: str) -> Tensor:
         """The mean of the islands' parameter `name`, fp32."""
-        return self._mean([island.read(name) for island in self.islands]).float()
+        return self.mean([island.read(name) for island in self.islands]).float()
 
-    def _mean(self, values: Sequence[Tensor]) -> Tensor:
+    def mean(self, values: Sequence[Tensor]) -> Tensor:
+        """Mean of the islands' values of one parameter, fp64."""
         total = torch.zeros(values[0].shape, dtype=torch.float64)
         for value in values:
             total += value
@@ -51,7 +52,7 @@ class ConsensusParameters:
         mean_square = 0.0
         for name in self.shapes:
             values = [island.read(name) for island in self.islands]
-            mean = self._mean(values)
+            mean = self.mean(values)
             mean_square += mean.square().sum().item()
             for index, value in enumerate(values):
                 squares[index] += (value - mean).square().sum().item()

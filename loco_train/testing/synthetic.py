@@ -140,3 +140,17 @@ def _zero_range(
         if owner:
             tensors |= {f"base/{name}": values + 1, f"momentum/{name}": values + 2}
     return RankContent(tuple(shards), tensors, {"step": 7.0})
+
+
+class MemoryParameters:
+    """Logical parameters that lie in memory, for what reads them from checkpoints otherwise."""
+
+    def __init__(self, values: Mapping[str, Tensor]) -> None:
+        self.values = dict(values)
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: tuple(value.shape) for name, value in self.values.items()}
+
+    def read(self, name: str) -> Tensor:
+        return self.values[name]

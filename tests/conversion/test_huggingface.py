@@ -13,7 +13,7 @@ from loco_train.conversion.huggingface import export_huggingface
 from loco_train.conversion.sampling import huggingface_loss, load_model
 from loco_train.conversion.weight_map import weights_of
 from loco_train.errors import ConversionError
-from loco_train.testing.synthetic import random_parameters, tiny_model
+from loco_train.testing.synthetic import MemoryParameters, random_parameters, tiny_model
 
 SCALING = RopeScaling(factor=4.0, original_max_positions=64)
 MODELS = {
@@ -25,18 +25,8 @@ MODELS = {
 }
 
 
-class Parameters:
-    """Logical parameters from memory."""
-
-    def __init__(self, model, *, seed=0, std=0.2):
-        self.values = random_parameters(model, seed=seed, std=std)
-
-    @property
-    def shapes(self):
-        return {name: tuple(value.shape) for name, value in self.values.items()}
-
-    def read(self, name):
-        return self.values[name]
+def random_model(model, *, seed=0, std=0.2):
+    return MemoryParameters(random_parameters(model, seed=seed, std=std))
 
 
 def frequencies(model):
@@ -89,7 +79,7 @@ def reference_logits(model, parameters, tokens):
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS.keys())
 def test_logits_equal_an_independent_implementation(tmp_path, model):
-    parameters = Parameters(model)
+    parameters = random_model(model)
     export_huggingface(parameters, model, tmp_path / "hf", tokenizer=None, dtype="float32")
     tokens = torch.randint(model.vocab_size, (2, 150), generator=torch.Generator().manual_seed(1))
     expected = reference_logits(model, parameters.values, tokens)
@@ -112,7 +102,7 @@ def test_position_and_scaling_matter_in_the_comparison_above():
 
 
 def test_bf16_is_rounded_once_from_fp32(tmp_path):
-    model, parameters = tiny_model(), Parameters(tiny_model())
+    model, parameters = tiny_model(), random_model(tiny_model())
     export_huggingface(parameters, model, tmp_path / "hf", tokenizer=None)
     loaded = load_model(tmp_path / "hf").state_dict()
     for weight in weights_of(model):
@@ -123,9 +113,9 @@ def test_bf16_is_rounded_once_from_fp32(tmp_path):
 
 def test_weights_are_sharded_and_all_of_them_are_in_the_index(tmp_path):
     model = tiny_model()
-    whole = export_huggingface(Parameters(model), model, tmp_path / "whole", tokenizer=None, dtype="float32")
+    whole = export_huggingface(random_model(model), model, tmp_path / "whole", tokenizer=None, dtype="float32")
     cut = export_huggingface(
-        Parameters(model), model, tmp_path / "cut", tokenizer=None, dtype="float32", max_shard_bytes=100_000
+        random_model(model), model, tmp_path / "cut", tokenizer=None, dtype="float32", max_shard_bytes=100_000
     )
     index = json.loads((tmp_path / "cut/model.safetensors.index.json").read_text())
     files = sorted(set(index["weight_map"].values()))
@@ -146,7 +136,7 @@ def test_weights_are_sharded_and_all_of_them_are_in_the_index(tmp_path):
 
 def test_a_tied_weight_is_written_once(tmp_path):
     model = tiny_model(tied_embeddings=True)
-    export_huggingface(Parameters(model), model, tmp_path / "hf", tokenizer=None)
+    export_huggingface(random_model(model), model, tmp_path / "hf", tokenizer=None)
     with safe_open(tmp_path / "hf/model.safetensors", framework="pt") as opened:
         assert "lm_head.weight" not in opened.keys()  # noqa: SIM118
         assert opened.get_slice("model.embed_tokens.weight").get_shape() == [1003, 64]
@@ -155,7 +145,7 @@ def test_a_tied_weight_is_written_once(tmp_path):
 
 
 def test_the_loss_of_the_folder_is_the_loss_of_the_parameters(tmp_path):
-    model, parameters = tiny_model(), Parameters(tiny_model(), std=0.1)
+    model, parameters = tiny_model(), random_model(tiny_model(), std=0.1)
     export_huggingface(parameters, model, tmp_path / "hf", tokenizer=None, dtype="float32")
     generator = torch.Generator().manual_seed(2)
     # Batches of different sizes: the mean is over tokens, not over batches.
@@ -171,24 +161,24 @@ def test_the_loss_of_the_folder_is_the_loss_of_the_parameters(tmp_path):
 def test_nothing_is_overwritten_unasked_and_nothing_else_ever(tmp_path):
     model = tiny_model(layers=1)
     target = tmp_path / "hf"
-    export_huggingface(Parameters(model, seed=0), model, target, tokenizer=None)
+    export_huggingface(random_model(model, seed=0), model, target, tokenizer=None)
     before = (target / "model.safetensors").read_bytes()
     with pytest.raises(ConversionError, match="not empty[^$]*--force"):
-        export_huggingface(Parameters(model, seed=1), model, target, tokenizer=None)
+        export_huggingface(random_model(model, seed=1), model, target, tokenizer=None)
     assert (target / "model.safetensors").read_bytes() == before
-    export_huggingface(Parameters(model, seed=1), model, target, tokenizer=None, force=True)
+    export_huggingface(random_model(model, seed=1), model, target, tokenizer=None, force=True)
     assert (target / "model.safetensors").read_bytes() != before
     precious = tmp_path / "precious"
     precious.mkdir()
     (precious / "thesis.tex").write_text("all of it")
     with pytest.raises(ConversionError, match="no exported model"):
-        export_huggingface(Parameters(model), model, precious, tokenizer=None, force=True)
+        export_huggingface(random_model(model), model, precious, tokenizer=None, force=True)
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["hf", "precious"]
 
 
 def test_a_failed_export_leaves_nothing(tmp_path):
     model = tiny_model(layers=1)
-    parameters = Parameters(model)
+    parameters = random_model(model)
     read = parameters.read
 
     def read_or_fail(name):
@@ -205,10 +195,10 @@ def test_a_failed_export_leaves_nothing(tmp_path):
 def test_a_model_or_a_dtype_that_cannot_be_expressed_is_refused(tmp_path):
     odd = tiny_model(hidden_size=60, head_dim=8)
     with pytest.raises(ConversionError, match="multiple of attention_heads"):
-        export_huggingface(Parameters(odd), odd, tmp_path / "hf", tokenizer=None)
+        export_huggingface(random_model(odd), odd, tmp_path / "hf", tokenizer=None)
     model = tiny_model(layers=1)
     with pytest.raises(ConversionError, match="unknown dtype[^$]*int3[^$]*bfloat16"):
-        export_huggingface(Parameters(model), model, tmp_path / "hf", tokenizer=None, dtype="int3")
+        export_huggingface(random_model(model), model, tmp_path / "hf", tokenizer=None, dtype="int3")
     with pytest.raises(ConversionError, match="parameters are not the model's"):
-        export_huggingface(Parameters(tiny_model(layers=2)), model, tmp_path / "hf", tokenizer=None)
+        export_huggingface(random_model(tiny_model(layers=2)), model, tmp_path / "hf", tokenizer=None)
     assert list(tmp_path.iterdir()) == []
