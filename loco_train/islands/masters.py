@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
+from deepspeed.runtime.zero.partition_parameters import ZeroParamStatus
 from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
 from torch import Tensor
 from torch.nn import Parameter
@@ -28,12 +29,12 @@ class HeldShard:
     """A shard that this rank holds.
 
     master: live fp32 view, [shard.length]. moments: live views of the same shape, by name.
-    low_precision: the same range of what forward and backward use, fetched when called.
+    copies: the same range of every tensor that forward and backward use, fetched when called; of the parameters' dtype.
     """
 
     shard: Shard
     master: Tensor
-    low_precision: Callable[[], Tensor]
+    copies: Callable[[], list[Tensor]]
     moments: dict[str, Tensor] = field(default_factory=dict)
 
 
@@ -76,7 +77,7 @@ class PackedMasters:
         return HeldShard(
             shard=_shard(parameter, start=in_piece.start, length=in_piece.numel),
             master=flat.detach().narrow(0, in_flat.start, in_flat.numel),
-            low_precision=lambda: parameter.detach().view(-1).narrow(0, in_piece.start, in_piece.numel),
+            copies=lambda: [parameter.detach().view(-1).narrow(0, in_piece.start, in_piece.numel)],
             moments={
                 name: moment.narrow(0, in_flat.start, in_flat.numel)
                 for name, moment in self.state.moments(flat).items()
@@ -108,20 +109,27 @@ class FullyShardedMasters:
         return HeldShard(
             shard=_shard(parameter, start=start, length=length),
             master=flat.detach().narrow(0, offset, length),
-            low_precision=lambda: parameter.ds_tensor.detach().view(-1)[:length],
+            copies=lambda: _local_and_gathered(parameter, start=start, length=length),
             moments={name: moment.narrow(0, offset, length) for name, moment in self.state.moments(flat).items()},
         )
 
     def refresh(self) -> None:
+        # Small parameters stay gathered between steps, and gathering what is gathered does nothing: without the
+        # release the next forward pass would use what they were before.
+        self._zero.checkpoint_event_prologue()
         for group in range(len(self._zero.fp16_groups)):
             self._zero._reassign_or_swap_out_partitioned_parameters(group)
-        # Small parameters stay gathered between steps; without this they would be used as they were before.
-        persistent = self._zero.persistent_parameters
-        if persistent:
-            persistent[0].all_gather(persistent)
+        self._zero.checkpoint_event_epilogue()
 
     def whole_pieces(self) -> list[tuple[str, Tensor]]:
         return [(logical_of(p).name, p.detach()) for p in self._zero.persistent_parameters]
+
+
+def _local_and_gathered(parameter: Any, *, start: int, length: int) -> list[Tensor]:
+    local = parameter.ds_tensor.detach().view(-1)[:length]
+    if parameter.ds_status is not ZeroParamStatus.AVAILABLE:
+        return [local]
+    return [local, parameter.detach().view(-1)[start : start + length]]
 
 
 def _inner(zero: Any) -> Optimizer:

@@ -151,8 +151,7 @@ class ParameterViews:
 
 
 def _is_cast(held: HeldShard) -> bool:
-    low = held.low_precision()
-    return torch.equal(low, held.master.to(low.dtype))
+    return all(torch.equal(copy, held.master.to(copy.dtype)) for copy in held.copies())
 
 
 def _with_owner(held: HeldShard, layout: Layout) -> HeldShard:
