@@ -55,7 +55,9 @@ def export(
         return
     source = "the consensus" if len(selection.checkpoints) > 1 else f"island {selection.first.manifest.header.island}"
     size = f"{written.parameters:,} parameters in {dtype}, {format_bytes(written.bytes)}"
-    Console(soft_wrap=True).print(f"{written.folder}: {source} at step {selection.step}, {size}", highlight=False)
+    Console(soft_wrap=True).print(
+        f"{written.folder}: {source} at step {selection.step}, {size}", highlight=False, markup=False
+    )
 
 
 def _parse_size(text: str) -> int:

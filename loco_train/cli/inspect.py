@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from loco_train.cli.checkpoint_progress import progress_bar, verify_with_bar
 from loco_train.units import format_bytes
@@ -83,9 +84,9 @@ def _show(console: Console, selection: Selection, parameters: list[ParameterSumm
     }
     table = Table(title="Checkpoint", show_header=False, title_justify="left")
     for name, value in facts.items():
-        table.add_row(name, value)
+        table.add_row(name, Text(value))
     for section, text in _sections(header.config):
-        table.add_row(f"[dim]{section}[/dim]", text)
+        table.add_row(Text(section, style="dim"), Text(text))
     console.print(table)
     console.print(_parameter_table(parameters, several=len(selection.checkpoints) > 1))
 

@@ -51,7 +51,12 @@ def cut(parameters: Mapping[str, Tensor], *, tensor: int, data: int) -> list[Ran
 
 def make_header(model: ModelConfig, *, step: int, tensor: int = 1, data: int = 1, **changes: Any) -> Header:
     """A header of island 0 of 1 with a small configuration."""
-    config = {"name": "synthetic", "model": model.model_dump(mode="json"), "parallel": {"tensor": tensor, "data": data}}
+    config = {
+        "name": "synthetic",
+        "model": model.model_dump(mode="json"),
+        "parallel": {"tensor": tensor, "data": data},
+        "data": {"train": [{"path": "[/odd]"}]},
+    }
     identity = {"run_id": "run-a", "run_name": "synthetic", "island": 0, "islands": 1}
     place = {"step": step, "round": step // 10, "steps_into_round": step % 10, "cursor": step * 4, "tokens": step * 256}
     layout = {"tensor": tensor, "pipeline": 1, "data": data}

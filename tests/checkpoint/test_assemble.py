@@ -9,7 +9,7 @@ from loco_train.checkpoint import ConsensusParameters, IslandParameters, open_st
 from loco_train.checkpoint.assemble import piece_view
 from loco_train.checkpoint.write import RankContent
 from loco_train.errors import CheckpointError
-from loco_train.shards import Partition
+from loco_train.shards import Partition, Shard
 from loco_train.testing.synthetic import cut, make_header, random_parameters, tiny_model, write_by_hand, write_run
 
 MODEL = tiny_model()
@@ -80,6 +80,17 @@ def test_replicas_are_compared_never_averaged(tmp_path):
     with pytest.raises(CheckpointError, match=f"copy of master/{NORM} on rank 1 differs from its owner's"):
         whole.read(NORM)
     whole.read("decoder.final_layernorm.weight")
+
+
+def test_the_owners_copy_of_a_tied_weight_counts(tmp_path):
+    name = "embedding.word_embeddings.weight"
+    parameters = random_parameters(tiny_model(tied_embeddings=True), seed=0)
+    owner = cut(parameters, tensor=1, data=1)[0]
+    copy = parameters[name].reshape(-1) + 1e-7
+    shard = Shard(name, tuple(parameters[name].shape), Partition(dim=0), 0, copy.numel(), owner=False)
+    last_stage = RankContent((shard,), {f"master/{name}": copy}, {})
+    whole = IslandParameters(written(tmp_path, [owner, last_stage], tensor=1, data=2))
+    assert torch.equal(whole.read(name), parameters[name])
 
 
 def test_a_kind_that_was_not_saved_is_named(tmp_path):
