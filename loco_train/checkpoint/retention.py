@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import shutil
@@ -22,16 +23,16 @@ def retain(checkpoints: Path, *, keep_last: int) -> list[int]:
     Steps above the pointer go too: they were saved before the run was taken back to an earlier step, and the newest
     common step of all islands must never be found among them.
 
+    What cannot be removed stays, with a warning in the log: one rank that raised here would leave the others waiting.
+
     Returns:
         The steps removed. The pointer's target never is.
     """
     if keep_last < 1:
         raise ValueError(f"keep_last must be at least 1, got {keep_last}")
     kept = {*committed_steps(checkpoints)[-keep_last:], newest_step(checkpoints)}
-    removed = [step for step in list_steps(checkpoints) if step not in kept]
-    for step in removed:
-        _remove(checkpoints / step_name(step))
-    return removed
+    doomed = [step for step in list_steps(checkpoints) if step not in kept]
+    return [step for step in doomed if _remove(checkpoints / step_name(step))]
 
 
 def clean_stale(checkpoints: Path) -> list[str]:
@@ -76,9 +77,14 @@ def set_aside(target: Path) -> Iterator[None]:
     shutil.rmtree(aside, ignore_errors=True)
 
 
-def _remove(folder: Path) -> None:
+def _remove(folder: Path) -> bool:
     # Renamed first: a kill in the middle of the removal must not leave half a checkpoint under a step's name.
     doomed = folder.with_name(f".{folder.name}.removed")
-    shutil.rmtree(doomed, ignore_errors=True)
-    os.rename(folder, doomed)
-    shutil.rmtree(doomed, ignore_errors=True)
+    try:
+        if doomed.exists():
+            shutil.rmtree(doomed)
+        os.rename(folder, doomed)
+        shutil.rmtree(doomed)
+    except OSError as error:
+        logging.getLogger(__name__).warning("cannot remove the checkpoint %s: %s", folder, error)
+    return not folder.exists()

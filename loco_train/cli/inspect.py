@@ -18,6 +18,7 @@ from loco_train.units import format_bytes
 if TYPE_CHECKING:
     from loco_train.checkpoint import Selection
     from loco_train.checkpoint.describe import ParameterSummary
+    from loco_train.checkpoint.manifest import FileRecord
 
 
 def inspect(
@@ -55,18 +56,15 @@ def _document(selection: Selection, parameters: list[ParameterSummary]) -> dict[
         "selected_islands": [c.manifest.header.island for c in selection.checkpoints],
         "size_bytes": selection.size_bytes,
         "checkpoints": [
-            {"folder": str(c.folder), "files": [asdict(r) for r in _plain_records(c.manifest.files)]}
+            {"folder": str(c.folder), "files": [_file_document(record) for record in c.manifest.files]}
             for c in selection.checkpoints
         ],
         "parameters": [asdict(parameter) for parameter in parameters],
     }
 
 
-def _plain_records(records: Any) -> list[Any]:
-    """File records without the shards, which say nothing to a reader of the whole."""
-    from loco_train.checkpoint.manifest import FileRecord
-
-    return [FileRecord(record.file, record.sha256, record.bytes) for record in records]
+def _file_document(record: FileRecord) -> dict[str, Any]:
+    return {"file": record.file, "bytes": record.bytes, "sha256": record.sha256}
 
 
 def _show(console: Console, selection: Selection, parameters: list[ParameterSummary]) -> None:

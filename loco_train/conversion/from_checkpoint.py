@@ -11,6 +11,7 @@ from loco_train.checkpoint.read import Checkpoint
 from loco_train.checkpoint.select import Selection
 from loco_train.config.schema import ModelConfig
 from loco_train.conversion.huggingface import MAX_SHARD_BYTES, Export, TokenizerSource, export_huggingface
+from loco_train.data.tokenizer import Tokenizer
 
 TOKENIZER_FILE = "tokenizer.model"
 
@@ -56,7 +57,4 @@ def model_of(checkpoint: Checkpoint) -> ModelConfig:
 def _tokenizer_of(checkpoint: Checkpoint) -> TokenizerSource | None:
     if TOKENIZER_FILE not in {record.file for record in checkpoint.manifest.attachments}:
         return None
-    from sentencepiece import SentencePieceProcessor
-
-    model = checkpoint.attachment(TOKENIZER_FILE)
-    return TokenizerSource(model, SentencePieceProcessor(model_proto=model).encode)
+    return TokenizerSource(checkpoint.attachment(TOKENIZER_FILE), Tokenizer(checkpoint.folder / TOKENIZER_FILE).encode)

@@ -189,10 +189,21 @@ class _WeightWriter:
     ) -> Iterator[tuple[str, Tensor]]:
         for weight in weights:
             for name, part in weight.split(parameters.read(weight.name)).items():
-                # contiguous and apart: safetensors refuses tensors that share memory.
-                yield name, part.to(self.dtype, copy=True).contiguous()
+                yield name, self._rounded(name, part)
             if on_parameter:
                 on_parameter(weight.name)
+
+    def _rounded(self, name: str, part: Tensor) -> Tensor:
+        # Contiguous and a copy: safetensors refuses tensors that share memory.
+        rounded = part.to(self.dtype, copy=True).contiguous()
+        if not rounded.isfinite().all():
+            why = (
+                "float16 ends at 65504; use bfloat16"
+                if part.isfinite().all()
+                else "the model diverged; use another step"
+            )
+            raise ConversionError(f"{name} holds infinity or NaN as {self.dtype}", fix=why)
+        return rounded
 
 
 def _check_names(shapes: Mapping[str, tuple[int, ...]], weights: tuple[Weight, ...]) -> None:

@@ -88,11 +88,11 @@ def load_model(folder: Path, *, device: str = "cpu") -> Any:
 def _continue(model: Any, tokenizer: Any, prompt: str, settings: SamplingSettings, *, seed: int) -> Continuation:
     ids = tokenizer(prompt, add_special_tokens=False, return_tensors="pt")["input_ids"].long()
     if not ids.numel():
-        # An empty prompt means "begin a document": documents follow an end-of-document token in training.
-        start = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
-        if start is None:
-            raise ConversionError("an empty prompt needs a tokenizer with a bos or eos token", fix="give a prompt")
-        ids = torch.tensor([[start]])
+        # An empty prompt means "begin a document". In training, what begins follows the end of another; a begin token
+        # is not used there, so the model does not know it.
+        if tokenizer.eos_token_id is None:
+            raise ConversionError("an empty prompt needs a tokenizer with an eos token", fix="give a prompt")
+        ids = torch.tensor([[tokenizer.eos_token_id]])
     with torch.random.fork_rng(devices=[]), torch.inference_mode():
         torch.manual_seed(seed)
         output = model.generate(

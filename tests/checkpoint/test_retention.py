@@ -44,6 +44,18 @@ def test_the_pointers_target_is_never_removed(checkpoints):
     assert list_steps(checkpoints) == (10,)
 
 
+def test_what_cannot_be_removed_stays_and_is_told(checkpoints, caplog, monkeypatch):
+    def refuse(source, target):
+        raise PermissionError(13, "Permission denied", str(source))
+
+    monkeypatch.setattr("os.rename", refuse)
+    assert retain(checkpoints, keep_last=3) == []
+    assert "cannot remove the checkpoint" in caplog.text
+    assert "step-00000010" in caplog.text
+    monkeypatch.undo()
+    assert retain(checkpoints, keep_last=3) == [10]
+
+
 def test_leftovers_go_and_everything_else_stays(checkpoints):
     for name in (".step-00000050.tmp-0a1b2c3d", ".step-00000010.removed"):
         (checkpoints / name).mkdir()

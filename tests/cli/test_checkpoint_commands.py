@@ -2,6 +2,8 @@
 
 import io
 import json
+import subprocess
+import sys
 
 import pytest
 import sentencepiece
@@ -99,6 +101,15 @@ def test_sample_takes_a_checkpoint_or_an_exported_folder(run, tmp_path):
     assert json.loads(call(sample, tmp_path / "hf", *arguments)) == from_run
     assert [s["prompt"] for s in from_run["samples"]] == ["one island", "and"]
     assert "one island" in call(sample, tmp_path / "hf", "one island", "--new-tokens", 4)
+
+
+def test_help_needs_neither_torch_nor_transformers():
+    program = (
+        "import sys, loco_train.cli.export, loco_train.cli.inspect, loco_train.cli.sample;"
+        "print([m for m in ('torch', 'transformers', 'safetensors') if m in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
 
 
 def test_damage_is_found_before_anything_is_written(run, tmp_path):

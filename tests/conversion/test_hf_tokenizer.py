@@ -1,8 +1,10 @@
 """The exported tokenizer gives sentencepiece's ids, for every kind of text that converters get wrong."""
 
+import argparse
 import io
 import pydoc_data.topics
 import random
+from pathlib import Path
 
 import pytest
 import sentencepiece
@@ -10,6 +12,7 @@ from transformers import AutoTokenizer
 
 from loco_train.conversion.hf_tokenizer import PROBES, check_tokenizer, special_ids, write_tokenizer
 from loco_train.conversion.huggingface import TokenizerSource, export_huggingface
+from loco_train.data.tokenizer import train_tokenizer
 from loco_train.errors import ConversionError
 from loco_train.testing.synthetic import MemoryParameters, random_parameters, tiny_model
 
@@ -88,6 +91,27 @@ def test_literal_byte_names_are_text(tmp_path):
     for text in ("<0x0A>", "a <0xFF><0x00> b"):
         assert tokenizer(text)["input_ids"] == processor.encode(text)
         assert len(processor.encode(text)) > 3
+
+
+@pytest.mark.parametrize("vocab_size", [500, 3000])
+def test_the_tokenizers_that_the_project_trains_are_exact(tmp_path, vocab_size):
+    """On pages of documentation and source code, literal byte names, and characters that the vocabulary lacks."""
+    sources = [Path(module.__file__).read_text() for module in (argparse, random, pydoc_data.topics)]
+    ours = train_tokenizer(
+        [*LINES, sources[0], "\u65e5\u672c\u8a9e \u0437\u0434\u0435\u0441\u044c"],
+        tmp_path / "t.model",
+        vocab_size=vocab_size,
+    )
+    write_tokenizer(ours.model, tmp_path / "hf", max_length=2048)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "hf")
+    pieces = [ours.decode([i]) for i in range(4 + 256, ours.vocab_size)]
+    rng = random.Random(0)
+    runs = ["".join(rng.choices(pieces, k=rng.randrange(1, 20))) for _ in range(500)]
+    pages = [text[i : i + 3000] for text in sources for i in range(0, 60_000, 3000)]
+    for text in [*PROBES, *pieces, *runs, *pages, "<0x0A>", "a <0xFF><0x00>\n\n\n   b", "    return\n\n\n\n        x"]:
+        ids = ours.encode(text)
+        assert tokenizer(text)["input_ids"] == ids, repr(text)
+        assert tokenizer.decode(ids) == ours.decode(ids), repr(text)
 
 
 def test_special_tokens_are_known_by_name_and_id(tmp_path, trained):

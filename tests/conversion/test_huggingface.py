@@ -192,6 +192,23 @@ def test_a_failed_export_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("value", "dtype", "fix"),
+    [(float("nan"), "float32", "diverged"), (float("inf"), "bfloat16", "diverged"), (1e6, "float16", "use bfloat16")],
+)
+def test_what_is_not_finite_is_not_exported(tmp_path, value, dtype, fix):
+    model = tiny_model(layers=1)
+    parameters = random_model(model)
+    parameters.values["output_layer.weight"][1002, 5] = value
+    with pytest.raises(ConversionError, match=rf"lm_head.weight holds infinity or NaN[^$]*{fix}"):
+        export_huggingface(parameters, model, tmp_path / "hf", tokenizer=None, dtype=dtype)
+    assert list(tmp_path.iterdir()) == []
+    # Padding rows are not exported, and so do not count.
+    parameters.values["output_layer.weight"][1002, 5] = 0
+    parameters.values["output_layer.weight"][1003:] = value
+    export_huggingface(parameters, model, tmp_path / "hf", tokenizer=None, dtype=dtype)
+
+
 def test_a_model_or_a_dtype_that_cannot_be_expressed_is_refused(tmp_path):
     odd = tiny_model(hidden_size=60, head_dim=8)
     with pytest.raises(ConversionError, match="multiple of attention_heads"):
