@@ -1,0 +1,85 @@
+"""The store where islands meet: served by a process that outlives them, reached by every rank."""
+
+from __future__ import annotations
+
+import socket
+import time
+from datetime import timedelta
+
+from torch.distributed import DistNetworkError, DistStoreError, Store, TCPStore
+
+from loco_train.errors import ConfigError, DeadlineExceeded, EnvironmentProblem, TransportError
+
+
+def serve_rendezvous(host: str, port: int) -> TCPStore:
+    """Serve a store on `host`:`port` (0: any free port, see `.port`) as long as the returned object lives.
+
+    Raises:
+        EnvironmentProblem: the port is in use, or the address is not of this machine.
+    """
+    try:
+        return TCPStore(host, port, is_master=True, wait_for_workers=False)
+    except DistNetworkError as error:
+        raise EnvironmentProblem(
+            f"cannot serve the rendezvous on {host}:{port}",
+            got=str(error).splitlines()[0],
+            fix="choose a free port (--port 0 takes any), or end what listens there",
+        ) from error
+
+
+def connect_rendezvous(address: str, *, timeout_seconds: float) -> TCPStore:
+    """A connection to the store at `address` ("host:port"), tried until the deadline: islands start in any order.
+
+    Raises:
+        ConfigError: `address` is not host:port.
+        DeadlineExceeded: nobody answered within the deadline.
+    """
+    host, port = _parse(address)
+    deadline = time.monotonic() + timeout_seconds
+    while True:
+        try:
+            # A plain connection first: TCPStore prints a page of C++ frames for each attempt that fails.
+            socket.create_connection((host, port), timeout=5).close()
+            return TCPStore(
+                host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=timeout_seconds)
+            )
+        except (OSError, DistNetworkError) as error:
+            if time.monotonic() >= deadline:
+                raise DeadlineExceeded(
+                    f"no rendezvous answered at {address} within {timeout_seconds:g} s",
+                    got=str(error).splitlines()[0],
+                    fix="check islands.rendezvous and that `loco rendezvous` runs there; firewalls between the islands "
+                    "must let its port through",
+                ) from error
+            time.sleep(0.2)
+
+
+def wait_for(store: Store, keys: list[str], *, timeout_seconds: float) -> list[str]:
+    """Wait until all keys are there; the ones still missing at the deadline (none: all there).
+
+    Raises:
+        TransportError: the store itself is gone.
+    """
+    try:
+        store.wait(keys, timedelta(seconds=timeout_seconds))
+        return []
+    except DistStoreError:
+        return [key for key in keys if not checked(store.check, [key])]
+    except RuntimeError as error:
+        raise lost_store(error) from error
+
+
+def lost_store(error: Exception) -> TransportError:
+    """The typed error for a store that does not answer."""
+    return TransportError(
+        "the rendezvous store does not answer any more",
+        got=str(error).splitlines()[0],
+        fix="start the rendezvous and the islands again; they resume from the last common checkpoint",
+    )
+
+
+def _parse(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ConfigError("islands.rendezvous is no address", got=repr(address), allowed="host:port, as in node1:29400")
+    return host, int(port)
