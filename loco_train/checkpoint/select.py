@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loco_train.checkpoint.read import Checkpoint, older_choice, open_checkpoint, open_step
-from loco_train.checkpoint.steps import MANIFEST, committed_steps, list_steps
+from loco_train.checkpoint.steps import MANIFEST, committed_steps, list_steps, step_name
 from loco_train.errors import CheckpointError
 
 _AT_STEP = re.compile(r"^(?P<path>.+)@(?P<step>\d+)$")
@@ -83,9 +83,23 @@ def select_checkpoints(name: str | Path, *, step: int | None = None, island: int
 
 
 def common_steps(run_dir: Path) -> tuple[int, ...]:
-    """Steps, ascending, that every island of a run has and may be taken up to its pointer."""
-    steps = [set(committed_steps(folder)) for _, folder in _island_folders(run_dir)]
-    return tuple(sorted(set.intersection(*steps))) if steps else ()
+    """Steps, ascending, up to the pointers, that every island of a run saved in the same round.
+
+    Where an exchange failed, one island may have saved the last step of a round before its outer step and another
+    after it; these are not the same point of the run.
+    """
+    folders = [folder for _, folder in _island_folders(run_dir)]
+    steps = [set(committed_steps(folder)) for folder in folders]
+    shared = sorted(set.intersection(*steps)) if steps else []
+    return tuple(step for step in shared if len({_round_of(folder, step) for folder in folders} - {None}) <= 1)
+
+
+def _round_of(checkpoints: Path, step: int) -> int | None:
+    """Outer rounds done at a saved step; None where that cannot be read, which whoever opens the step is told."""
+    try:
+        return open_checkpoint(checkpoints / step_name(step)).manifest.header.round
+    except CheckpointError:
+        return None
 
 
 def _split_step(name: str | Path, step: int | None) -> tuple[Path, int | None]:
@@ -136,6 +150,13 @@ def _check_islands(run_dir: Path, selection: Selection) -> None:
             got=f"islands {', '.join(map(str, indices))}",
             allowed=f"islands 0 to {count - 1}",
             fix="bring the missing islands' folders here, or name one island's checkpoint",
+        )
+    if len({header.round for header in headers}) != 1:
+        rounds = ", ".join(f"island {h.island}: {h.round}" for h in headers)
+        raise CheckpointError(
+            f"the islands in {run_dir} saved step {selection.step} in different rounds",
+            got=f"outer rounds done by {rounds}",
+            fix="name another step, or one island's checkpoint",
         )
     if len({(header.run_id, header.islands) for header in headers}) != 1:
         runs = ", ".join(f"island {h.island}: {h.run_id} of {h.islands}" for h in headers)

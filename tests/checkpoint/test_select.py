@@ -56,6 +56,17 @@ def test_a_future_that_one_island_gave_up_is_not_common(run):
     assert common_steps(run) == (10,)
 
 
+def test_the_same_step_before_and_after_an_outer_step_is_not_common(run):
+    checkpoints = island_checkpoints(run, 2)
+    shutil.rmtree(checkpoints / step_name(20))
+    before_outer = make_header(MODEL, step=20, island=2, islands=3, round=1, steps_into_round=10)
+    write_by_hand(checkpoints, before_outer, cut(random_parameters(MODEL, seed=0), tensor=1, data=1))
+    assert common_steps(run) == (10,)
+    assert chosen(select_checkpoints(run)) == [(0, 10), (1, 10), (2, 10)]
+    with pytest.raises(CheckpointError, match=r"different rounds[^$]*island 1: 2, island 2: 1"):
+        select_checkpoints(run, step=20)
+
+
 def test_a_path_may_contain_an_at_sign(run, tmp_path):
     odd = tmp_path / "run@2"
     shutil.copytree(run, odd)
