@@ -123,7 +123,7 @@ class Counterparts:
             options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=False)
             options._timeout = timeout
             return dist.ProcessGroupNCCL(store, self.index, self.count, options)
-        options = dist.ProcessGroupGloo._Options()
+        options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         options._timeout = timeout
         options._devices = [_gloo_device(interface)]
         return dist.ProcessGroupGloo(store, self.index, self.count, options)
@@ -154,7 +154,7 @@ class PendingMean:
 
 def _sum_options() -> dist.AllreduceOptions:
     options = dist.AllreduceOptions()
-    options.reduceOp = dist.ReduceOp.SUM
+    options.reduceOp = dist.ReduceOp.SUM  # type: ignore[assignment]
     return options
 
 

@@ -30,7 +30,7 @@ def share(
         DeadlineExceeded: naming the islands that did not come. TransportError: the store is gone.
     """
     keys = [f"{name}/{island}" for island in range(count)]
-    store.set(keys[index], zlib.compress(json.dumps(document).encode()))
+    store.set(keys[index], zlib.compress(json.dumps(document).encode()))  # type: ignore[arg-type]
     missing = wait_for(store, keys, timeout_seconds=timeout_seconds)
     if missing:
         absent = ", ".join(key.rpartition("/")[2] for key in missing)
@@ -82,7 +82,7 @@ def tensor_digests(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, str]:
     digests = {}
     for name, tensor in tensors:
         raw = tensor.detach().contiguous().view(torch.uint8).cpu().numpy()
-        digests[name] = hashlib.sha256(raw).hexdigest()
+        digests[name] = hashlib.sha256(raw.data).hexdigest()
     return digests
 
 

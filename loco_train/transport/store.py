@@ -64,7 +64,7 @@ def wait_for(store: Store, keys: list[str], *, timeout_seconds: float) -> list[s
         store.wait(keys, timedelta(seconds=timeout_seconds))
         return []
     except DistStoreError:
-        return [key for key in keys if not checked(store.check, [key])]
+        return [key for key in keys if not store.check([key])]
     except RuntimeError as error:
         raise lost_store(error) from error
 
