@@ -1,0 +1,98 @@
+"""Typed events of a run. Names carry units; `type` in a file is the class name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Event:
+    """Base of all events: where the run stands.
+
+    step: inner steps done by this island. round: outer rounds done.
+    """
+
+    step: int
+    round: int
+
+
+@dataclass(frozen=True)
+class RunStarted(Event):
+    """parameters: of the model, vocabulary padding excluded. resumed_from: a checkpoint's folder, or None."""
+
+    run_name: str
+    run_id: str
+    island: int
+    islands: int
+    ranks: int
+    parameters: int
+    resumed_from: str | None = None
+
+
+@dataclass(frozen=True)
+class StepDone(Event):
+    """loss: nats, mean over the island's batch. tokens: consumed by all islands so far. tokens_per_second: this
+    island's. grad_norm: before clipping."""
+
+    loss: float
+    lr: float
+    grad_norm: float
+    tokens: int
+    tokens_per_second: float
+    step_seconds: float
+
+
+@dataclass(frozen=True)
+class RoundDone(Event):
+    """bytes_sent: payload that this island sent to others in the round, over all its ranks. socket_bytes_sent: what
+    the kernel sent for it, where it tells. spread_l2: distance of this island from the mean before the outer step."""
+
+    compute_seconds: float
+    wait_seconds: float
+    outer_seconds: float
+    bytes_sent: int
+    socket_bytes_sent: int | None
+    pseudo_gradient_norm: float
+    spread_l2: float
+
+
+@dataclass(frozen=True)
+class EvaluationDone(Event):
+    """scope: consensus (the mean of the islands) or island (its own model before the outer step). loss: nats."""
+
+    scope: str
+    loss: float
+    perplexity: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class CheckpointSaved(Event):
+    path: str
+    seconds: float
+    bytes: int
+
+
+@dataclass(frozen=True)
+class RunFailed(Event):
+    """error: the class. exit_code: with which the program ends."""
+
+    error: str
+    message: str
+    exit_code: int
+
+
+@dataclass(frozen=True)
+class RunEnded(Event):
+    """wall_seconds: of this process, from the first inner step to the end. compute_seconds: of it in inner steps."""
+
+    wall_seconds: float
+    compute_seconds: float
+    compute_utilization: float
+    tokens: int
+
+
+EVENTS: dict[str, type[Event]] = {
+    kind.__name__: kind
+    for kind in (RunStarted, StepDone, RoundDone, EvaluationDone, CheckpointSaved, RunFailed, RunEnded)
+}

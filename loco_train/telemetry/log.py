@@ -1,0 +1,31 @@
+"""Where events go in, and out to every sink."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from loco_train.telemetry.events import Event
+
+
+class Sink(Protocol):
+    """Takes events as they happen."""
+
+    def write(self, event: Event) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class EventLog:
+    """Passes each event to every sink."""
+
+    def __init__(self, sinks: Sequence[Sink]) -> None:
+        self._sinks = tuple(sinks)
+
+    def emit(self, event: Event) -> None:
+        for sink in self._sinks:
+            sink.write(event)
+
+    def close(self) -> None:
+        for sink in self._sinks:
+            sink.close()

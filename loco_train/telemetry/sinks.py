@@ -1,0 +1,126 @@
+"""Sinks: a file of JSON lines, the console, TensorBoard."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+
+from loco_train.telemetry.events import (
+    CheckpointSaved,
+    EvaluationDone,
+    Event,
+    RoundDone,
+    RunEnded,
+    RunFailed,
+    RunStarted,
+    StepDone,
+)
+from loco_train.units import format_bytes
+
+
+class JsonlSink:
+    """One JSON line an event, with its `type` and the `time` (seconds since 1970); appended to across resumes."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("a", encoding="utf-8")
+
+    def write(self, event: Event) -> None:
+        line = {"type": type(event).__name__, "time": time.time(), **asdict(event)}
+        self._file.write(json.dumps(line) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class ConsoleSink:
+    """Readable lines; steps every few seconds, everything else always."""
+
+    def __init__(self, *, total_steps: int, seconds_between_steps: float = 5.0) -> None:
+        self._console = Console(soft_wrap=True, highlight=False)
+        self._total_steps = total_steps
+        self._seconds_between_steps = seconds_between_steps
+        self._last_step_time = 0.0
+
+    def write(self, event: Event) -> None:
+        if isinstance(event, StepDone) and not self._is_due():
+            return
+        text = describe(event, total_steps=self._total_steps)
+        if text:
+            self._console.print(text, markup=False)
+
+    def close(self) -> None:
+        pass
+
+    def _is_due(self) -> bool:
+        now = time.monotonic()
+        due = now - self._last_step_time >= self._seconds_between_steps
+        if due:
+            self._last_step_time = now
+        return due
+
+
+def describe(event: Event, *, total_steps: int) -> str:
+    """One line for people."""
+    at = f"step {event.step}/{total_steps}"
+    match event:
+        case RunStarted():
+            start = f"resumed from {event.resumed_from}" if event.resumed_from else "started"
+            return (
+                f"island {event.island} of {event.islands} {start}: run {event.run_name}, {event.ranks} ranks, "
+                f"{event.parameters / 1e6:.2f} M parameters"
+            )
+        case StepDone():
+            return (
+                f"{at}  loss {event.loss:.4f}  lr {event.lr:.2e}  grad norm {event.grad_norm:.3f}  "
+                f"{event.tokens_per_second:,.0f} tokens/s"
+            )
+        case RoundDone():
+            return (
+                f"{at}  round {event.round} done: compute {event.compute_seconds:.2f} s, wait "
+                f"{event.wait_seconds:.2f} s, outer {event.outer_seconds:.2f} s, sent {format_bytes(event.bytes_sent)}"
+            )
+        case EvaluationDone():
+            return f"{at}  held-out loss of the {event.scope} {event.loss:.4f}, perplexity {event.perplexity:.2f}"
+        case CheckpointSaved():
+            return f"{at}  saved {event.path} ({format_bytes(event.bytes)} in {event.seconds:.2f} s)"
+        case RunFailed():
+            return f"{at}  ended by {event.error}"
+        case RunEnded():
+            return f"{at}  done: {event.tokens:,} tokens, {event.compute_utilization:.0%} of the time in inner steps"
+    return ""
+
+
+class TensorBoardSink:
+    """Scalars by step: loss, learning rate, norms, speed, round phases, bytes, spread, held-out losses."""
+
+    def __init__(self, folder: Path) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(str(folder))
+
+    def write(self, event: Event) -> None:
+        for name, value in scalars(event).items():
+            self._writer.add_scalar(name, value, event.step)
+        if not isinstance(event, StepDone):
+            self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def scalars(event: Event) -> dict[str, float]:
+    """What of an event is drawn over steps, by TensorBoard tag."""
+    match event:
+        case StepDone():
+            return {f"step/{name}": getattr(event, name) for name in ("loss", "lr", "grad_norm", "tokens_per_second")}
+        case RoundDone():
+            names = ("compute_seconds", "wait_seconds", "outer_seconds", "bytes_sent", "spread_l2")
+            return {f"round/{name}": getattr(event, name) for name in (*names, "pseudo_gradient_norm")}
+        case EvaluationDone():
+            return {f"heldout/{event.scope}_loss": event.loss}
+    return {}
