@@ -69,13 +69,7 @@ def join_island(config: RunConfig, *, device: torch.device) -> Layout:
         )
     silence()
     _use_accelerator(device)
-    if parallel_state.model_parallel_is_initialized():
-        parallel_state.destroy_model_parallel()
-    parallel_state.initialize_model_parallel(
-        tensor_model_parallel_size=parallel.tensor,
-        pipeline_model_parallel_size=parallel.pipeline,
-        create_gloo_process_groups=False,
-    )
+    _build_groups(tensor=parallel.tensor, pipeline=parallel.pipeline)
     with without_shared_memory_op():
         deepspeed.init_distributed(
             dist_backend=dist.get_backend(), auto_mpi_discovery=False, dist_init_required=False, verbose=False
@@ -83,6 +77,22 @@ def join_island(config: RunConfig, *, device: torch.device) -> Layout:
     layout = Layout(parallel.tensor, parallel.pipeline, parallel.data, dist.get_rank())
     _check_rank_order(layout)
     return layout
+
+
+def _build_groups(*, tensor: int, pipeline: int) -> None:
+    if parallel_state.model_parallel_is_initialized():
+        sizes = (
+            parallel_state.get_tensor_model_parallel_world_size(),
+            parallel_state.get_pipeline_model_parallel_world_size(),
+        )
+        if sizes == (tensor, pipeline):
+            return  # Megatron builds 27 groups of three threads each and never ends one
+        parallel_state.destroy_model_parallel()
+    parallel_state.initialize_model_parallel(
+        tensor_model_parallel_size=tensor,
+        pipeline_model_parallel_size=pipeline,
+        create_gloo_process_groups=False,
+    )
 
 
 def _use_accelerator(device: torch.device) -> None:

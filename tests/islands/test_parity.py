@@ -82,8 +82,8 @@ def train(overrides: Overrides) -> dict[str, Any]:
     return {"figures": figures, "owned": owned}
 
 
-def train_all(world: World, layouts: dict[str, Overrides], optimizer: Overrides) -> dict[str, Any]:
-    return {name: train(optimizer | overrides) for name, overrides in layouts.items()}
+def train_by_both(world: World, overrides: Overrides) -> dict[str, Any]:
+    return {"sgd": train(SGD | overrides), "adamw": train(ADAMW | overrides)}
 
 
 def train_plainly(world: World, overrides: Overrides) -> dict[str, Any]:
@@ -142,9 +142,9 @@ def plain() -> dict[str, dict[str, Any]]:
 def runs() -> dict[tuple[str, str], list[dict[str, Any]]]:
     found = {}
     for ranks, layouts in ((1, ONE_RANK), (2, TWO_RANKS), (4, FOUR_RANKS)):
-        for kind, optimizer in (("sgd", SGD), ("adamw", ADAMW)):
-            by_rank = run_ranks(train_all, layouts, optimizer, ranks=ranks, timeout_seconds=170)
-            found |= {(name, kind): [rank[name] for rank in by_rank] for name in layouts}
+        for name, overrides in layouts.items():
+            by_rank = run_ranks(train_by_both, overrides, ranks=ranks)
+            found |= {(name, kind): [rank[kind] for rank in by_rank] for kind in ("sgd", "adamw")}
     return found
 
 
