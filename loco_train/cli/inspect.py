@@ -91,7 +91,7 @@ def _show(console: Console, selection: Selection, parameters: list[ParameterSumm
 
 def _sections(config: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The configuration, one line a section: `model: layers=2 hidden_size=64 …`; settings at their None left out."""
-    from loco_train.checkpoint.compare import flatten
+    from loco_train.config.compare import flatten
 
     plain = {key: value for key, value in config.items() if not isinstance(value, Mapping)}
     sections = {"settings": plain, **{key: value for key, value in config.items() if isinstance(value, Mapping)}}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from loco_train.checkpoint.compare import FREE_SETTINGS, differences, flatten
+from loco_train.config.compare import FREE_SETTINGS, differences, flatten
 from loco_train.testing.tiny import tiny_run
 
 
