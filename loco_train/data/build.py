@@ -115,7 +115,8 @@ def _write(
         with write_errors(prefix):
             builder.finalize(str(parts[idx_path(prefix)]))
     finally:
-        builder.data_file.close()
+        with write_errors(prefix):  # closing writes what is still buffered
+            builder.data_file.close()
     return _Counts(count, tokens, largest)
 
 

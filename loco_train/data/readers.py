@@ -46,7 +46,7 @@ def _read_file(path: Path, *, text_key: str, on_bytes: OnBytes) -> Iterator[str]
     name = path.name.lower()
     if not name.endswith(tuple(f".{suffix}" for suffix in SUFFIXES)):
         raise DataError(
-            f"unknown kind of text file: {path}", got=name, allowed="names ending in " + ", ".join(SUFFIXES)
+            f"unknown kind of text file: {path}", allowed="names ending in ." + ", .".join(SUFFIXES)
         )
     if not path.is_file():
         raise DataError(f"no such file: {path}", fix="check the path")

@@ -1,7 +1,7 @@
 """A corpus that every machine has: the language reference, docstrings and sources of the running Python.
 
 Every document says something that no other does: docstrings are cut out of the sources they stand in, and what mostly
-repeats earlier documents (generated tables, vendored copies) is left out, so that a held-out part is new text.
+repeats other documents (generated tables, vendored copies) is left out, so that a held-out part is new text.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import json
 import sysconfig
 import tokenize
 import warnings
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,13 +61,7 @@ def collect_documents(root: Path | None = None, *, on_document: Callable[[int], 
     The order is that of the texts' hashes: kinds and modules are spread evenly, so any tail is like the rest.
     """
     root = root or Path(sysconfig.get_path("stdlib"))
-    seen = _SeenLines()
-    documents: list[str] = []
-    for text in _candidates(root):
-        if seen.is_new(text):
-            documents.append(text)
-            if on_document:
-                on_document(len(documents))
+    documents = _distinct(_counted(_candidates(root), on_document))
     if not documents:
         raise EnvironmentProblem(
             "this Python comes without the sources of its standard library",
@@ -76,23 +71,30 @@ def collect_documents(root: Path | None = None, *, on_document: Callable[[int], 
     return sorted(documents, key=lambda text: hashlib.sha256(text.encode()).digest())
 
 
-class _SeenLines:
-    """Recognises a text that mostly repeats lines of earlier texts."""
-
-    def __init__(self) -> None:
-        self._lines: set[int] = set()
-
-    def is_new(self, text: str) -> bool:
-        lines = {line.strip() for line in text.splitlines()}
-        telling = {_line_hash(line) for line in lines if len(line) >= _SHORTEST_TELLING_LINE}
-        repeated = len(telling & self._lines)
-        self._lines |= telling
-        return bool(telling) and repeated <= _MOST_REPEATED * len(telling)
+def _counted(texts: Iterable[str], on_document: Callable[[int], None] | None) -> Iterator[str]:
+    for count, text in enumerate(texts, start=1):
+        if on_document:
+            on_document(count)
+        yield text
 
 
-def _line_hash(line: str) -> int:
-    # Python's own hash of text changes from process to process; a collision would change the corpus.
-    return int.from_bytes(hashlib.blake2b(line.encode(), digest_size=8).digest(), "big")
+def _distinct(texts: Iterable[str]) -> list[str]:
+    """Texts most of whose lines stand in no other, in order; of equal texts the first.
+
+    Asking about all other texts, not only earlier ones, also finds a short text that a longer one contains.
+    """
+    lines_of = {text: _telling_lines(text) for text in texts}
+    occurrences = Counter(line for lines in lines_of.values() for line in lines)
+    return [
+        text
+        for text, lines in lines_of.items()
+        if lines and sum(occurrences[line] > 1 for line in lines) <= _MOST_REPEATED * len(lines)
+    ]
+
+
+def _telling_lines(text: str) -> set[str]:
+    stripped = {line.strip() for line in text.splitlines()}
+    return {line for line in stripped if len(line) >= _SHORTEST_TELLING_LINE}
 
 
 def _candidates(root: Path) -> Iterator[str]:
@@ -153,8 +155,8 @@ def _docstring_nodes(tree: ast.Module) -> list[tuple[ast.Expr, str]]:
 
 def _without(source: str, statements: list[ast.Expr]) -> str:
     """The source with the lines of `statements` replaced by `...`, which keeps a body that had nothing else."""
-    lines = source.splitlines(keepends=True)
+    lines = source.split("\n")  # as the parser counts; splitlines would also split at form feeds
     for statement in reversed(statements):
         first, stop = statement.lineno - 1, statement.end_lineno or statement.lineno
-        lines[first:stop] = [lines[first][: statement.col_offset] + "...\n"]
-    return "".join(lines)
+        lines[first:stop] = [lines[first][: statement.col_offset] + "..."]
+    return "\n".join(lines)
