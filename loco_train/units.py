@@ -37,7 +37,8 @@ class Quantity(float):
         return core_schema.no_info_plain_validator_function(cls.parse, serialization=serialize)
 
     def __str__(self) -> str:
-        return f"{float(self):g}{self.base_unit}"
+        # All digits: a saved setting must come back as the same number.
+        return f"{float(self)!r}".removesuffix(".0") + self.base_unit
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self)!r})"
@@ -56,7 +57,7 @@ class Bytes(Quantity):
         for unit in ("TiB", "GiB", "MiB", "KiB"):
             if self >= self.units[unit] and float(self) % self.units[unit] == 0:
                 return f"{float(self) / self.units[unit]:g}{unit}"
-        return f"{int(self)}B"
+        return super().__str__()
 
 
 class Duration(Quantity):
