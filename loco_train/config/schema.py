@@ -163,8 +163,8 @@ class ParallelConfig(Settings):
     def _check(self) -> ParallelConfig:
         _require(
             self.pipeline == 1 or self.zero_stage == 1,
-            f"pipeline ({self.pipeline}) > 1 works with zero_stage 1 only (got {self.zero_stage}): DeepSpeed's pipeline "
-            "engine needs whole gradients; set parallel.zero_stage=1 or parallel.pipeline=1",
+            f"pipeline ({self.pipeline}) > 1 works with zero_stage 1 only (got {self.zero_stage}): DeepSpeed's "
+            "pipeline engine needs whole gradients; set parallel.zero_stage=1 or parallel.pipeline=1",
         )
         return self
 
@@ -303,6 +303,11 @@ class RunConfig(Settings):
         _require(
             batch.island % share == 0,
             f"batch.island ({batch.island}) must be a multiple of batch.micro * parallel.data ({share})",
+        )
+        _require(
+            self.evaluation.sequences % share == 0,
+            f"evaluation.sequences ({self.evaluation.sequences}) must be a multiple of batch.micro * parallel.data "
+            f"({share})",
         )
         _require(
             batch.sequence_length <= self.model.max_positions,

@@ -29,7 +29,8 @@ class ParameterViews:
 
     Every method but `read`, `state` and `scalars` is collective over the island. Call them between steps only.
 
-    shards: everything held, copies included. owned: the layout of what is exchanged, counted and exported.
+    shards: everything held, copies included. owned: the layout of what is exchanged, counted and exported. device: of
+    the engine, for collectives of the island.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class ParameterViews:
         """tied_numel: elements of a tied weight's tensor parallel piece, where two stages each hold one."""
         self._masters = masters
         self._layout = layout
-        self._device = device
+        self.device = device
         self._tied_numel = tied_numel
         self._held = tuple(_with_owner(h, layout) for h in masters.held)
         self._owned = [h for h in self._held if h.shard.owner]
@@ -58,7 +59,7 @@ class ParameterViews:
             held.master.copy_(values[first:end])
         copies.spread_over_tensor(self._held, self._layout)
         if self._tied_numel is not None:
-            copies.spread_tied(self._tied, self._layout, numel=self._tied_numel, device=self._device)
+            copies.spread_tied(self._tied, self._layout, numel=self._tied_numel, device=self.device)
         self._masters.refresh()
 
     @torch.no_grad()
@@ -137,7 +138,7 @@ class ParameterViews:
         if self._tied_numel is None or not (self._layout.is_first_stage or self._layout.is_last_stage):
             return []
         tied = self._tied
-        part = torch.zeros((), dtype=torch.int64, device=self._device)
+        part = torch.zeros((), dtype=torch.int64, device=self.device)
         if tied is not None:
             part = copies.digest(tied.master, start=tied.shard.start)
         whole = part[None].clone()

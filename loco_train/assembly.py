@@ -1,0 +1,303 @@
+"""The only module that turns settings into objects: each function builds one part, and can be replaced by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import Store
+
+from loco_train import __version__
+from loco_train.checkpoint import clean_stale, island_checkpoints
+from loco_train.config.compare import defining_settings
+from loco_train.config.schema import RunConfig
+from loco_train.data.ledger import Ledger
+from loco_train.data.loader import BatchLoader, open_heldout, open_loader
+from loco_train.errors import ConfigError, EnvironmentProblem
+from loco_train.islands import Engine, Layout, ParameterViews, build_engine, join_island
+from loco_train.launch.environment import RankEnvironment
+from loco_train.outer import OuterState, outer_method
+from loco_train.telemetry.events import RunStarted
+from loco_train.telemetry.log import EventLog, Sink
+from loco_train.telemetry.meters import PhaseClock
+from loco_train.telemetry.report import events_path
+from loco_train.telemetry.sinks import ConsoleSink, JsonlSink, TensorBoardSink
+from loco_train.training.evaluation import Evaluator
+from loco_train.training.keeper import CheckpointKeeper
+from loco_train.training.loop import Trainer
+from loco_train.training.outer_step import NoOuterStep, OuterStep, SynchronousOuterStep
+from loco_train.training.progress import Progress
+from loco_train.training.resume import agree_on_point, restore
+from loco_train.training.sample_log import SampleLog
+from loco_train.transport.ballot import Ballot
+from loco_train.transport.counterparts import Counterparts, Position
+from loco_train.transport.handshake import compare_documents, tensor_digests
+from loco_train.transport.island import on_leader
+from loco_train.transport.store import connect_rendezvous
+
+
+def choose_device(config: RunConfig, *, local_rank: int) -> torch.device:
+    """The device of this rank.
+
+    Raises:
+        EnvironmentProblem: `device: cuda`, or a GPU for each local rank, is not to be had.
+    """
+    available = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if config.device == "cpu" or (config.device == "auto" and available == 0):
+        return torch.device("cpu")
+    if local_rank >= available:
+        raise EnvironmentProblem(
+            f"there is no GPU for local rank {local_rank}",
+            got=f"{available} GPUs",
+            allowed="one for each rank of the island on this machine",
+            fix="start fewer ranks here, check CUDA_VISIBLE_DEVICES, or set device=cpu",
+        )
+    device = torch.device("cuda", local_rank)
+    torch.cuda.set_device(device)
+    return device
+
+
+def join_default_group(environment: RankEnvironment, *, config: RunConfig, device: torch.device) -> None:
+    """The island's own world: its default process group, which is all that Megatron and DeepSpeed ever see."""
+    # Ranks wait for rank 0 while it waits for other islands: their patience must outlast its.
+    network = config.network
+    timeout = timedelta(seconds=2 * max(network.rendezvous_timeout, network.exchange_timeout) + 600)
+    alone = dist.HashStore() if environment.address is None else None
+    dist.init_process_group(
+        backend="nccl" if device.type == "cuda" else "gloo",
+        store=alone,
+        rank=environment.rank,
+        world_size=environment.ranks,
+        timeout=timeout,
+    )
+
+
+def connect_store(config: RunConfig) -> Store | None:
+    """The store where islands meet; None for one island."""
+    islands = config.islands
+    if islands.count == 1:
+        return None
+    if islands.rendezvous is None:
+        raise ConfigError(
+            f"islands.rendezvous is not set, but there are {islands.count} islands",
+            allowed="host:port of a store that all islands reach",
+            fix="start one with `loco rendezvous`, or start all islands with `loco launch local`",
+        )
+    return connect_rendezvous(islands.rendezvous, timeout_seconds=config.network.rendezvous_timeout)
+
+
+def build_events(config: RunConfig, *, rank: int) -> EventLog:
+    """Rank 0 tells the island's events; the others are silent."""
+    if rank != 0:
+        return EventLog([])
+    path = events_path(Path(config.run_dir), config.islands.index)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sinks: list[Sink] = [JsonlSink(path)]
+    if config.telemetry.console:
+        sinks.append(ConsoleSink(total_steps=config.rounds * config.method.inner_steps))
+    if config.telemetry.tensorboard:
+        sinks.append(TensorBoardSink(path.parent / "tensorboard"))
+    return EventLog(sinks)
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """What a rank needs to meet its counterparts: the store (None for one island) and the run's name on it."""
+
+    config: RunConfig
+    store: Store | None
+    run_id: str
+
+    def compare(self, name: str, document: Callable[[], dict[str, Any]]) -> None:
+        """Refuse to go on unless this document is the same on all islands; collective over the island."""
+        islands, store = self.config.islands, self.store
+        if store is None:
+            return
+        mine = document()
+        on_leader(
+            lambda: compare_documents(
+                store,
+                f"{self.run_id}/{name}",
+                index=islands.index,
+                count=islands.count,
+                document=mine,
+                timeout_seconds=self.config.network.rendezvous_timeout,
+            )
+        )
+
+
+def compare_islands(meeting: Meeting, *, loader: BatchLoader, views: ParameterViews) -> None:
+    """Before anything is exchanged: same code, settings, tokenizer, data, and the same shards on every position."""
+    meeting.compare(
+        "settings and data",
+        lambda: {
+            "loco_train": __version__,
+            "settings": defining_settings(meeting.config.model_dump(mode="json")),
+            "data": loader.fingerprint(),
+        },
+    )
+    meeting.compare("parameters", lambda: {"rank": _gather([shard.to_json() for shard in views.shards])})
+
+
+def compare_weights(meeting: Meeting, *, views: ParameterViews) -> None:
+    """Islands that start from different weights would be averaged into one that is none of them."""
+    owned = {shard.name for shard, _, _ in views.owned.ranges()}
+    masters = {key.removeprefix("master/"): t for key, t in views.state().items() if key.startswith("master/")}
+    meeting.compare(
+        "initial weights",
+        lambda: {"rank": _gather(tensor_digests((name, masters[name]) for name in masters if name in owned))},
+    )
+
+
+def _gather(mine: Any) -> dict[str, Any]:
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, mine)
+    return {str(rank): each for rank, each in enumerate(everyone)}
+
+
+def build_outer_step(
+    meeting: Meeting, *, layout: Layout, views: ParameterViews, device: torch.device, clock: PhaseClock
+) -> OuterStep:
+    """The outer step of the run's method; connects this rank to its counterparts."""
+    config = meeting.config
+    method = outer_method(config.method)
+    if method is None:
+        return NoOuterStep()
+    islands, network = config.islands, config.network
+    prefix = f"{meeting.run_id}/generation-0"
+    place = device if config.method.outer_state == "device" else torch.device("cpu")
+    communicator = Counterparts(
+        meeting.store,
+        prefix=prefix,
+        position=Position(layout.pipeline_index, layout.tensor_index, layout.data_index),
+        index=islands.index,
+        count=islands.count,
+        device=device,
+        backend=network.backend,
+        timeout_seconds=network.exchange_timeout,
+        bucket_bytes=int(network.bucket_bytes),
+        interface=network.interface,
+    )
+    return SynchronousOuterStep(
+        method=method,
+        state=OuterState.zeros(views.owned.numel, device=place),
+        scratch=torch.zeros(views.owned.numel, device=place),
+        views=views,
+        communicator=communicator,
+        ballot=Ballot(
+            meeting.store,
+            prefix=prefix,
+            index=islands.index,
+            count=islands.count,
+            timeout_seconds=network.exchange_timeout,
+        ),
+        clock=clock,
+    )
+
+
+def build_trainer(
+    config: RunConfig, environment: RankEnvironment, *, run_id: str, device: torch.device, events: EventLog
+) -> Trainer:
+    """One rank's trainer, ready to run: parts built, islands compared, state fresh or resumed. The default group must
+    exist. Collective over the island, and over the islands.
+
+    Raises:
+        LocoError: whatever of settings, data, islands or checkpoints does not fit.
+    """
+    loader, heldout = open_loader(config), open_heldout(config, config.evaluation.sequences)
+    meeting = Meeting(config, connect_store(config), run_id)
+    layout = join_island(config, device=device)
+    engine = build_engine(config, layout, device=device)
+    clock = PhaseClock()
+    compare_islands(meeting, loader=loader, views=engine.views)
+    outer_step = build_outer_step(meeting, layout=layout, views=engine.views, device=device, clock=clock)
+    progress, resumed_from = start_or_resume(meeting, engine=engine, outer_step=outer_step)
+    ledger = build_ledger(config, progress, rank=environment.rank)
+    events.emit(
+        RunStarted(
+            step=progress.step,
+            round=progress.round,
+            run_name=config.name,
+            run_id=run_id,
+            island=config.islands.index,
+            islands=config.islands.count,
+            ranks=environment.ranks,
+            parameters=config.model.parameters,
+            resumed_from=resumed_from,
+        )
+    )
+    return Trainer(
+        config=config,
+        engine=engine,
+        loader=loader,
+        outer_step=outer_step,
+        evaluator=build_evaluator(config, heldout, engine=engine, events=events, clock=clock),
+        keeper=CheckpointKeeper(
+            config=config,
+            run_id=run_id,
+            folder=island_checkpoints(Path(config.run_dir), config.islands.index),
+            engine=engine,
+            outer_step=outer_step,
+            attachments=attachments(config),
+            events=events,
+            clock=clock,
+        ),
+        samples=SampleLog(ledger, config.islands.index, config.batch.island, progress.step),
+        events=events,
+        clock=clock,
+        progress=progress,
+    )
+
+
+def start_or_resume(meeting: Meeting, *, engine: Engine, outer_step: OuterStep) -> tuple[Progress, str | None]:
+    """Where the run stands, and the checkpoint it came from: None on a fresh start, whose weights are compared."""
+    config = meeting.config
+    folder = island_checkpoints(Path(config.run_dir), config.islands.index)
+    on_leader(lambda: clean_stale(folder))
+    point = agree_on_point(folder, config=config, store=meeting.store)
+    if point is None:
+        compare_weights(meeting, views=engine.views)
+        outer_step.begin()
+        return Progress(), None
+    progress = restore(point, folder=folder, config=config, run_id=meeting.run_id, engine=engine, outer_step=outer_step)
+    return progress, str(folder)
+
+
+def build_evaluator(
+    config: RunConfig, heldout: BatchLoader, *, engine: Engine, events: EventLog, clock: PhaseClock
+) -> Evaluator:
+    """The held-out sequences of this data parallel rank, and who evaluates them."""
+    layout = engine.layout
+    batches = heldout.micro_batches(
+        0,
+        sequences=config.evaluation.sequences,
+        micro=config.batch.micro,
+        data_index=layout.data_index,
+        data_count=layout.data,
+    )
+    return Evaluator(config=config, engine=engine, batches=batches, events=events, clock=clock)
+
+
+def build_ledger(config: RunConfig, progress: Progress, *, rank: int) -> Ledger | None:
+    """Rank 0's ledger of consumed samples, cut back to what the state has consumed."""
+    if rank != 0:
+        return None
+    path = events_path(Path(config.run_dir), config.islands.index).with_name("ledger.jsonl")
+    ledger = Ledger(path)
+    share = config.method.inner_steps * config.batch.island
+    first = progress.cursor + config.islands.index * share
+    ledger.truncate_to(round=progress.round, stop=first + progress.steps_into_round * config.batch.island)
+    return ledger
+
+
+def attachments(config: RunConfig) -> dict[str, bytes]:
+    """Files that travel with every checkpoint: the tokenizer, and the settings as a person reads them."""
+    import yaml
+
+    text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
+    return {"tokenizer.model": Path(config.data.tokenizer).read_bytes(), "config.yaml": text.encode()}

@@ -1,0 +1,60 @@
+"""loco train: one rank of one island."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+
+def train(
+    run: Annotated[str, typer.Option("--run", help="A run's YAML file, or the name of one in configs/runs.")],
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="[A.B=C]...", help="Settings to change.")] = None,
+    run_id: Annotated[
+        str, typer.Option("--run-id", help="The same for all islands of a run and at every start; default: its name.")
+    ] = "",
+) -> None:
+    """Train one rank of one island, under torchrun or srun.
+
+    Example, an island of two ranks:  torchrun --nproc-per-node 2 -m loco_train.cli.main train --run quickstart
+    islands.index=0 islands.rendezvous=host:29400
+    """
+    from loco_train.launch.processes import die_with_parent
+
+    die_with_parent()
+    run_rank(run, overrides or [], run_id=run_id)
+
+
+def run_rank(run: str, overrides: list[str], *, run_id: str) -> None:
+    """Build this rank's trainer and run it; a LocoError is told in the island's events before it ends the rank."""
+    import torch.distributed as dist
+
+    from loco_train import assembly
+    from loco_train.config.load import load_run
+    from loco_train.errors import LocoError
+    from loco_train.launch.environment import rank_environment
+    from loco_train.telemetry.events import RunFailed
+
+    config = load_run(run, overrides).config
+    environment = rank_environment(os.environ, expected_ranks=config.parallel.ranks)
+    device = assembly.choose_device(config, local_rank=environment.local_rank)
+    events = assembly.build_events(config, rank=environment.rank)
+    step = round_ = 0
+    try:
+        assembly.join_default_group(environment, config=config, device=device)
+        trainer = assembly.build_trainer(
+            config, environment, run_id=run_id or config.name, device=device, events=events
+        )
+        step, round_ = trainer.progress.step, trainer.progress.round
+        trainer.run()
+    except LocoError as error:
+        events.emit(
+            RunFailed(
+                step=step, round=round_, error=type(error).__name__, message=str(error), exit_code=error.exit_code
+            )
+        )
+        raise
+    finally:
+        events.close()
+    dist.destroy_process_group()

@@ -1,0 +1,114 @@
+"""Where a run goes on: the newest point that all islands saved, restored on every rank; or a fresh start for all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.distributed import Store
+
+from loco_train.checkpoint import RankState, committed_steps, open_step, point_to, restore_checkpoint, retain
+from loco_train.config.schema import RunConfig
+from loco_train.errors import CheckpointError
+from loco_train.islands import Engine
+from loco_train.training.outer_step import OuterStep
+from loco_train.training.progress import Progress
+from loco_train.transport.handshake import share
+from loco_train.transport.island import on_leader
+
+
+@dataclass(frozen=True, order=True)
+class SavedPoint:
+    """A point that an island has a checkpoint of. The same step before and after an outer step are two points."""
+
+    step: int
+    round: int
+
+
+def common_point(points: list[list[SavedPoint]]) -> SavedPoint | None:
+    """The newest point of all islands; None where no island has any.
+
+    Raises:
+        CheckpointError: islands have checkpoints, but none in common: starting afresh would throw them away.
+    """
+    if not any(points):
+        return None
+    shared = set.intersection(*map(set, points))
+    if shared:
+        return max(shared)
+    told = "; ".join(f"island {i}: {', '.join(str(p.step) for p in each) or 'none'}" for i, each in enumerate(points))
+    raise CheckpointError(
+        "the islands have no checkpoint in common",
+        got=f"steps saved by {told}",
+        fix="bring back the missing checkpoints, or start a run with a run_dir of its own",
+    )
+
+
+def agree_on_point(folder: Path, *, config: RunConfig, store: Store | None) -> SavedPoint | None:
+    """The newest point that every island has saved, the same on every rank of every island.
+
+    folder: this island's checkpoints. store: None for one island.
+    """
+    return on_leader(lambda: common_point(_points_of_all(folder, config=config, store=store)))
+
+
+def _points_of_all(folder: Path, *, config: RunConfig, store: Store | None) -> list[list[SavedPoint]]:
+    mine = _saved_points(folder)
+    if store is None:
+        return [mine]
+    documents = share(
+        store,
+        "saved-points",
+        index=config.islands.index,
+        count=config.islands.count,
+        document={"points": [[p.step, p.round] for p in mine]},
+        timeout_seconds=config.network.rendezvous_timeout,
+    )
+    return [[SavedPoint(*pair) for pair in document["points"]] for document in documents]
+
+
+def _saved_points(folder: Path) -> list[SavedPoint]:
+    points = []
+    for step in committed_steps(folder):
+        checkpoint = open_step(folder, step=step)
+        if checkpoint is not None:
+            points.append(SavedPoint(step, checkpoint.manifest.header.round))
+    return points
+
+
+def restore(
+    point: SavedPoint, *, folder: Path, config: RunConfig, run_id: str, engine: Engine, outer_step: OuterStep
+) -> Progress:
+    """Set engine, outer state and RNG to a saved point. Collective over the island.
+
+    Raises:
+        CheckpointError: on every rank: damaged, or of another run, layout or configuration.
+    """
+    state = restore_checkpoint(
+        folder,
+        shards=engine.views.shards,
+        island=config.islands.index,
+        config=config.model_dump(mode="json"),
+        run_id=run_id,
+        step=point.step,
+    )
+    assert state is not None, point  # a step was asked for
+    engine.views.restore(state.tensors, state.scalars)
+    for key, target in outer_step.tensors().items():
+        target.copy_(state.tensors[key])
+    torch.set_rng_state(state.tensors["rng"])
+    engine.views.verify_copies()
+    if dist.get_rank() == 0:
+        # Later steps belong to a future that is given up now; the next resume must not find them.
+        point_to(folder, point.step)
+        retain(folder, keep_last=config.checkpoint.keep_last)
+    return _progress(state)
+
+
+def _progress(state: RankState) -> Progress:
+    header = state.header
+    return Progress(
+        step=header.step, round=header.round, steps_into_round=header.steps_into_round, cursor=header.cursor
+    )
