@@ -1,0 +1,1 @@
+"""Starting islands: on this machine, or under a scheduler. No torch here."""
