@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from loco_train.data.card import DatasetCard, card_path, remove_dataset_names
-from loco_train.data.files import flush_to_disk, hash_file, temporary_sibling, write_errors
+from loco_train.data.files import flush_to_disk, hash_file, remove_temporary, temporary_sibling, write_errors
 from loco_train.data.megatron import bin_path, idx_path, indexed_dataset
 from loco_train.data.tokenizer import Tokenizer
 from loco_train.errors import DataError
@@ -64,7 +64,7 @@ def build_dataset(
             _publish(parts, prefix)
     finally:
         for temporary in parts.values():
-            temporary.unlink(missing_ok=True)
+            remove_temporary(temporary)
     return card
 
 

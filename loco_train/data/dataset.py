@@ -17,6 +17,7 @@ from loco_train.data.tokenizer import Tokenizer
 from loco_train.errors import DataError
 
 _SCAN_TOKENS = 2**24
+_INDEX_HEADER = struct.Struct("<9sQBQQ")
 
 
 class TokenDataset:
@@ -50,7 +51,7 @@ class TokenDataset:
         """Tokens [first, first + count) of all documents end to end, in the file's own integer type."""
         dtype = self._data.index.dtype
         found = self._data.bin_reader.read(dtype=dtype, count=count, offset=first * np.dtype(dtype).itemsize)
-        return np.asarray(found)
+        return np.array(found)  # a copy: Megatron's reader unmaps the file when it goes, under any view that is left
 
     def _find_card(self) -> DatasetCard:
         idx_sha256, size = hash_file(idx_path(self.prefix)), bin_path(self.prefix).stat().st_size
@@ -143,11 +144,34 @@ def _open(prefix: Path) -> Any:
             raise DataError(f"no such file: {path}", fix="check the path in data, or make it with `loco data build`")
     if not bin_path(prefix).stat().st_size:
         raise DataError(f"{bin_path(prefix)} is empty", fix="build the dataset again")
+    _check_index(idx_path(prefix))
     try:
         return indexed_dataset().IndexedDataset(str(prefix))
-    except (AssertionError, ValueError, OSError, IndexError, KeyError, AttributeError, struct.error) as error:
-        problem = f"{idx_path(prefix)} is damaged or no Megatron index"
-        raise DataError(problem, got=str(error) or type(error).__name__, fix="build the dataset again") from error
+    except (AssertionError, ValueError, IndexError) as error:
+        raise _damaged_index(idx_path(prefix), "its documents do not fit its sequences") from error
+
+
+def _check_index(path: Path) -> None:
+    """Magic, version, token type and size. Megatron's reader asserts the first, and half-made objects print tracebacks.
+
+    The parts are those of Megatron-core's _IndexWriter; multimodal files have a byte more for each sequence.
+    """
+    with open(path, "rb") as file:
+        header = file.read(_INDEX_HEADER.size)
+    if len(header) < _INDEX_HEADER.size:
+        raise _damaged_index(path, f"{len(header)} bytes")
+    magic, version, token_type, sequences, documents = _INDEX_HEADER.unpack(header)
+    if magic != b"MMIDIDX\0\0" or version != 1 or not 1 <= token_type <= 8:
+        raise _damaged_index(path, f"the header {header[:18]!r}")
+    expected = _INDEX_HEADER.size + 12 * sequences + 8 * documents
+    size = path.stat().st_size
+    if size not in (expected, expected + sequences) or not documents:
+        raise _damaged_index(path, f"{size} bytes where the header says {expected}")
+
+
+def _damaged_index(path: Path, found: str) -> DataError:
+    fix = "copy the file again, or build the dataset again"
+    return DataError(f"{path} is damaged or no Megatron index", got=found, fix=fix)
 
 
 def _document_starts(data: Any, *, prefix: Path) -> npt.NDArray[np.int64]:
@@ -165,7 +189,7 @@ def _document_starts(data: Any, *, prefix: Path) -> npt.NDArray[np.int64]:
         and bool(np.all(np.diff(documents) >= 0))
     )
     if not fits:
-        raise DataError(f"{idx_path(prefix)} is damaged: its documents do not lie end to end", fix="build it again")
+        raise _damaged_index(idx_path(prefix), "documents that do not lie end to end")
     _check_size(bin_path(prefix), expected_bytes=int(starts[-1]) * item_bytes)
     return np.asarray(starts[documents], dtype=np.int64)
 

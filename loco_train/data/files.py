@@ -6,7 +6,7 @@ import hashlib
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from loco_train.errors import DataError
@@ -35,7 +35,13 @@ def written_whole(target: Path) -> Iterator[Path]:
             os.replace(temporary, target)
             flush_to_disk(target.parent)
     finally:
-        temporary.unlink(missing_ok=True)
+        remove_temporary(temporary)
+
+
+def remove_temporary(path: Path) -> None:
+    """Remove what was not renamed; a second failure must not hide the first."""
+    with suppress(OSError):
+        path.unlink(missing_ok=True)
 
 
 @contextmanager

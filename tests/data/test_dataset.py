@@ -18,6 +18,12 @@ def _copy(dataset, folder):
     return folder / dataset.name
 
 
+def _read_whole(prefix):
+    """All tokens and the documents' lengths, copied: Megatron's views die with its dataset."""
+    data = IndexedDataset(str(prefix))
+    return np.concatenate(data[:]), data.sequence_lengths.copy()
+
+
 def _by_megatron(prefix, documents, dtype=np.int32):
     """As Megatron-LM's preprocess_data writes it: no card; a document may hold several sequences."""
     builder = IndexedDatasetBuilder(f"{prefix}.bin", dtype=dtype)
@@ -30,7 +36,7 @@ def _by_megatron(prefix, documents, dtype=np.int32):
 
 
 def test_samples_are_the_documents_end_to_end(dataset, tokenizer):
-    everything = np.concatenate(IndexedDataset(str(dataset))[:])
+    everything, _ = _read_whole(dataset)
     data = TokenDataset(dataset, tokenizer=tokenizer, vocab_size=400)
     assert (data.documents, data.tokens) == (200, len(everything))
     split = PackedSplit(data, DocumentRange(0, data.documents), sequence_length=64)
@@ -43,7 +49,7 @@ def test_training_and_heldout_share_no_token(dataset, tokenizer):
     data = TokenDataset(dataset, tokenizer=tokenizer, vocab_size=400)
     train, heldout = split_documents(data.documents, heldout_fraction=0.1)
     assert (train, heldout) == (DocumentRange(0, 180), DocumentRange(180, 200))
-    lengths = IndexedDataset(str(dataset)).sequence_lengths
+    _, lengths = _read_whole(dataset)
     boundary = int(lengths[:180].sum())
     assert data.token_range(train.first, train.stop) == (0, boundary)
     assert data.token_range(heldout.first, heldout.stop) == (boundary, data.tokens)

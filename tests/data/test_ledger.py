@@ -45,7 +45,9 @@ def test_a_range_inside_another_is_a_repeat(tmp_path):
     assert coverage([ledger.path]).gaps == ()
 
 
-@pytest.mark.parametrize(("round_number", "stop", "last"), [(1, 20, 20), (1, 16, 8), (1, 18, 18), (2, 32, 24), (3, 48, 40)])
+@pytest.mark.parametrize(
+    ("round_number", "stop", "last"), [(1, 20, 20), (1, 16, 8), (1, 18, 18), (2, 32, 24), (3, 48, 40)]
+)
 def test_resume_forgets_what_the_checkpoint_does_not_hold(tmp_path, round_number, stop, last):
     ledger = _two_islands(tmp_path)[0]
     whole = ledger.entries()
