@@ -7,7 +7,9 @@ current working directory.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import difflib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,13 +17,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from loco_train.assets import shared_folder
-from loco_train.config.explain import explain
+from loco_train.config.explain import PARTS, Problem, explain, raise_problems
 from loco_train.config.schema import RunConfig
-from loco_train.config.yaml_file import Origins, Sourced, parse_scalar, read_yaml
+from loco_train.config.yaml_file import Origins, Sourced, parse_yaml, read_yaml
 from loco_train.errors import ConfigError
 
-# Setting of a run -> folder under configs/ that holds its named parts.
-PARTS = {"model": "models", "method": "methods", "network": "networks", "data": "data"}
 DEFAULT = "default"
 OVERRIDE = "override"
 
@@ -46,18 +46,32 @@ def load_run(run: str | Path, overrides: Sequence[str] = ()) -> ResolvedRun:
     """
     path = _find(run, folder="runs", what="run")
     sourced = read_yaml(path, shown_as=_shown(path))
-    assignments = [_split(text) for text in overrides]
-    for key, text in assignments:
+    problems: list[Problem] = []
+    assignments = _assignments(overrides, problems)
+    for key, value in assignments:
         if key in PARTS:
-            sourced.values[key] = _value(key, text)
-            _forget(sourced.origins, key)
-            sourced.origins[key] = OVERRIDE
+            _assign(sourced, key, value)
     for key, folder in PARTS.items():
-        _compose(sourced, key=key, folder=folder)
-    for key, text in assignments:
-        if key not in PARTS:
-            _assign(sourced, key, _value(key, text))
-    return ResolvedRun(_check(sourced), {key: origin for key, origin in sourced.origins.items() if key})
+        with _collected(problems, path=key, origin=sourced.origins.get(key)):
+            _compose(sourced, key=key, folder=folder)
+    for key, value in assignments:
+        # Inside a part that could not be read there is nothing to set; that it could not be read is told.
+        if key not in PARTS and key.partition(".")[0] not in _unread(problems):
+            with _collected(problems, path=key, origin=OVERRIDE):
+                _assign(sourced, key, value)
+    config = _check(sourced, problems)
+    raise_problems(problems, source=_shown(path))
+    assert config is not None  # otherwise there was a problem
+    return ResolvedRun(config, {key: origin for key, origin in sourced.origins.items() if key})
+
+
+@contextlib.contextmanager
+def _collected(problems: list[Problem], *, path: str, origin: str | None) -> Iterator[None]:
+    """An error inside becomes one of `problems`, so that the user hears of all of them at once."""
+    try:
+        yield
+    except ConfigError as error:
+        problems.append(Problem.of(error, path=path, origin=origin))
 
 
 def available(folder: str) -> list[str]:
@@ -71,10 +85,12 @@ def _find(name: str | Path, *, folder: str, what: str) -> Path:
         return given
     found = shared_folder("configs") / folder / f"{name}.yaml"
     if not found.is_file():
+        nearest = difflib.get_close_matches(str(name), available(folder), n=1)
+        hint = f"did you mean {nearest[0]}? " if nearest else ""
         raise ConfigError(
             f"there is no {what} named {str(name)!r}",
             allowed=", ".join(available(folder)) or f"nothing in configs/{folder}",
-            fix=f"name one of these, or a file ending in .yaml; they are files in configs/{folder}",
+            fix=f"{hint}name one of these files in configs/{folder}, or a file of your own ending in .yaml",
         )
     return found
 
@@ -84,18 +100,18 @@ def _shown(path: Path) -> str:
     return f"configs/{path.relative_to(configs)}" if path.is_relative_to(configs) else str(path)
 
 
-def _split(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not equals or not key.strip():
-        raise ConfigError("an override is no assignment", got=repr(text), allowed="a.b=value, as in optimizer.lr=3e-4")
-    return key.strip(), value
-
-
-def _value(key: str, text: str) -> Any:
-    try:
-        return parse_scalar(text)
-    except ValueError as error:
-        raise ConfigError(f"{key}: the override is not valid YAML", got=repr(text)) from error
+def _assignments(overrides: Sequence[str], problems: list[Problem]) -> list[tuple[str, Any]]:
+    """(dotted key, value) of each override."""
+    found = []
+    for text in overrides:
+        key, equals, value = text.partition("=")
+        if not equals or not all(key.split(".")):
+            allowed = "a.b=value, as in optimizer.lr=3e-4"
+            problems.append(Problem("", "an override is no assignment", got=repr(text), allowed=allowed))
+            continue
+        with _collected(problems, path=key, origin=OVERRIDE):
+            found.append((key, parse_yaml(value, shown_as="its value").values))
+    return found
 
 
 def _compose(sourced: Sourced, *, key: str, folder: str) -> None:
@@ -161,10 +177,15 @@ def _index(values: list[Any], name: str, *, path: str) -> int:
     return int(name)
 
 
-def _check(sourced: Sourced) -> RunConfig:
+def _check(sourced: Sourced, problems: list[Problem]) -> RunConfig | None:
     try:
         return RunConfig.model_validate(sourced.values)
     except ValidationError as error:
-        lines = explain(error, origins=sourced.origins)
-        count = "a setting is wrong" if len(lines) == 1 else f"{len(lines)} settings are wrong"
-        raise ConfigError("\n".join([f"{count}:", *lines])) from None
+        found = explain(error, origins=sourced.origins)
+        problems += [problem for problem in found if problem.path.partition(".")[0] not in _unread(problems)]
+        return None
+
+
+def _unread(problems: Sequence[Problem]) -> set[str]:
+    """Parts that could not be read: one problem each, whatever else follows from it."""
+    return {problem.path for problem in problems if problem.path in PARTS}

@@ -7,10 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from loco_train.config.load import DEFAULT, ResolvedRun
-from loco_train.config.yaml_file import Origins
+from loco_train.config.yaml_file import Origins, write_value
 
 
 def render(resolved: ResolvedRun) -> str:
@@ -32,13 +30,18 @@ def _lines(values: Mapping[str, Any], origins: Origins, *, dotted: str, indent: 
         if isinstance(value, dict) and value:
             yield f"{indent}{key}:"
             yield from _lines(value, origins, dotted=name, indent=f"{indent}  ")
+        elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
+            yield f"{indent}{key}:"
+            yield from _items(value, origins, dotted=name, indent=f"{indent}  ")
         else:
-            yield f"{indent}{key}: {_flow(value)}  # {_origin(name, origins)}"
+            yield f"{indent}{key}: {write_value(value)}  # {_origin(name, origins)}"
 
 
-def _flow(value: Any) -> str:
-    text = yaml.safe_dump(value, default_flow_style=True, width=10_000, allow_unicode=True)
-    return text.removesuffix("\n").removesuffix("\n...")
+def _items(items: list[Mapping[str, Any]], origins: Origins, *, dotted: str, indent: str) -> Iterator[str]:
+    for index, item in enumerate(items):
+        first, *rest = _lines(item, origins, dotted=f"{dotted}.{index}", indent=f"{indent}  ")
+        yield f"{indent}- {first.lstrip()}"
+        yield from rest
 
 
 def _origin(name: str, origins: Origins) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,35 @@ from loco_train.errors import ConfigError
 Origins = dict[str, str]
 
 
+class CoreLoader(yaml.SafeLoader):
+    """YAML 1.2 scalars: PyYAML's own 1.1 reads 1e-4 as text, 1:30 as 90, 010 as 8 and no as false."""
+
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 (declared so in the base class)
+
+
+class CoreDumper(yaml.SafeDumper):
+    """Writes what `CoreLoader` reads as the same value."""
+
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 (declared so in the base class)
+
+
+_NUMBER_START = list("-+.0123456789")
+_SCALARS = {
+    "null": (r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    "bool": (r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    "int": (r"[-+]?(?:0|[1-9][0-9]*)", _NUMBER_START),
+    "float": (r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.inf|\.nan", _NUMBER_START),
+}
+for _tag, (_pattern, _first) in _SCALARS.items():
+    for _class in (CoreLoader, CoreDumper):
+        _class.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), _first)
+
+
 @dataclass(frozen=True)
 class Sourced:
-    """A mapping and where each of its values stands ("configs/runs/x.yaml:12"), by dotted key."""
+    """A value and where each part of it stands ("configs/runs/x.yaml:12"), by dotted key; the whole under ""."""
 
-    values: dict[str, Any] = field(default_factory=dict)
+    values: Any
     origins: Origins = field(default_factory=dict)
 
 
@@ -35,59 +60,68 @@ def read_yaml(path: Path, *, shown_as: str | None = None) -> Sourced:
         raise ConfigError(f"cannot read {shown}", got=error.strerror, fix="check the path") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{shown} is not UTF-8", got=f"byte {error.start}: {error.reason}") from error
-    try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.MarkedYAMLError as error:
-        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise ConfigError(f"{shown}{line}: not valid YAML", got=error.problem) from error
-    if root is None:
-        return Sourced()
-    sourced = Sourced()
-    values = _convert(root, shown, "", sourced.origins)
-    if not isinstance(values, dict):
-        raise ConfigError(f"{shown}: settings are a mapping of keys to values", got=type(values).__name__)
-    return Sourced(values, sourced.origins)
+    sourced = parse_yaml(text, shown_as=shown)
+    if not isinstance(sourced.values, dict):
+        raise ConfigError(f"{shown}: settings are a mapping of keys to values", got=repr(sourced.values))
+    return sourced
 
 
-def parse_scalar(text: str) -> Any:
-    """The value of an override, read as YAML: 3, 1e-4, true, [a, b], text.
+def parse_yaml(text: str, *, shown_as: str) -> Sourced:
+    """The value that YAML text says.
 
     Raises:
-        ValueError: not valid YAML.
+        ConfigError: not valid YAML, or a key given twice.
     """
+    origins: Origins = {}
+    loader = None
     try:
-        return _number_or(yaml.safe_load(text))
-    except yaml.YAMLError as error:
-        raise ValueError(str(error)) from error
+        loader = CoreLoader(text)
+        root = loader.get_single_node()
+        return Sourced(None if root is None else _convert(root, loader, shown_as, "", origins), origins)
+    except yaml.MarkedYAMLError as error:
+        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise ConfigError(f"{shown_as}{line}: not valid YAML", got=error.problem) from error
+    except (yaml.YAMLError, ValueError) as error:
+        raise ConfigError(f"{shown_as}: not valid YAML", got=str(error).splitlines()[0]) from error
+    finally:
+        if loader:
+            loader.dispose()
 
 
-def _convert(node: yaml.Node, shown: str, dotted: str, origins: Origins) -> Any:
+def write_value(value: Any) -> str:
+    """A value on one line, as YAML that `parse_yaml` reads back."""
+    text = yaml.dump(value, Dumper=CoreDumper, default_flow_style=True, width=float("inf"), allow_unicode=True)
+    return text.removesuffix("\n").removesuffix("\n...")
+
+
+def _convert(node: yaml.Node, loader: CoreLoader, shown: str, dotted: str, origins: Origins) -> Any:
     origins[dotted] = f"{shown}:{node.start_mark.line + 1}"
     if isinstance(node, yaml.MappingNode):
-        return _convert_mapping(node, shown, dotted, origins)
+        return _convert_mapping(node, loader, shown, dotted, origins)
     if isinstance(node, yaml.SequenceNode):
-        return [_convert(item, shown, f"{dotted}.{index}", origins) for index, item in enumerate(node.value)]
-    return _number_or(yaml.SafeLoader("").construct_object(node, deep=True))
+        return [_convert(item, loader, shown, _join(dotted, str(i)), origins) for i, item in enumerate(node.value)]
+    return loader.construct_object(node)
 
 
-def _convert_mapping(node: yaml.MappingNode, shown: str, dotted: str, origins: Origins) -> dict[str, Any]:
+def _convert_mapping(
+    node: yaml.MappingNode, loader: CoreLoader, shown: str, dotted: str, origins: Origins
+) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for key_node, value_node in node.value:
         key = str(key_node.value)
         line = key_node.start_mark.line + 1
         if key in values:
             # YAML's own readers take the last one without a word.
-            raise ConfigError(f"{shown}:{line}: the key {key} is given twice", fix="remove one of them")
-        values[key] = _convert(value_node, shown, f"{dotted}.{key}" if dotted else key, origins)
-        origins[f"{dotted}.{key}" if dotted else key] = f"{shown}:{line}"
+            raise ConfigError(
+                f"{shown}:{line}: the key {key} is given twice",
+                got=f"first at {origins[_join(dotted, key)]}",
+                fix="remove one of them",
+            )
+        values[key] = _convert(value_node, loader, shown, _join(dotted, key), origins)
+        # The key's line: a section itself begins on the next one.
+        origins[_join(dotted, key)] = f"{shown}:{line}"
     return values
 
 
-def _number_or(value: Any) -> Any:
-    """YAML 1.1 reads 1e-4 as text, because the dot is missing; nobody who writes it means text."""
-    if isinstance(value, str):
-        try:
-            return float(value) if "e" in value.lower() and value[0] in "+-.0123456789" else value
-        except ValueError:
-            return value
-    return value
+def _join(dotted: str, key: str) -> str:
+    return f"{dotted}.{key}" if dotted else key

@@ -44,7 +44,7 @@ def test_where_a_run_goes_may_change():
         "network.interface": "eth1",
         "checkpoint.keep_last": 5,
         "telemetry.console": False,
-        "evaluation.sequences": 3,
+        "evaluation.sequences": 4,
         "recompute": "full",
         "optimizer.implementation": "torch",
         "islands.rendezvous": "host:1",
