@@ -97,9 +97,9 @@ def stop(children: Sequence[Child], *, patience_seconds: float = 10.0) -> None:
     for child in children:
         child.send(signal.SIGTERM)
     deadline = time.monotonic() + patience_seconds
-    while any([child.poll() is None for child in children]) and time.monotonic() < deadline:
+    while any(child.poll() is None for child in children) and time.monotonic() < deadline:
         time.sleep(0.05)
     for child in children:
         child.send(signal.SIGKILL)
-    while any([child.poll() is None for child in children]):
+    while any(child.poll() is None for child in children):
         time.sleep(0.02)
