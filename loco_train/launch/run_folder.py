@@ -1,0 +1,100 @@
+"""The folder of a run: of one run only, and in use by one launcher at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from loco_train.config.compare import differences, run_digest
+from loco_train.config.load import ResolvedRun, load_run
+from loco_train.config.save import save_resolved
+from loco_train.errors import ConfigError, EnvironmentProblem
+
+
+@dataclass(frozen=True)
+class ClaimedFolder:
+    """A run's folder that no other launcher uses. run_id: made at the first start, the same at every later one."""
+
+    path: Path
+    run_id: str
+
+    @property
+    def settings(self) -> Path:
+        """The resolved settings, each with its origin."""
+        return self.path / "run.yaml"
+
+    def log(self, name: str) -> Path:
+        return self.path / "logs" / f"{name}.log"
+
+
+@contextmanager
+def claim_run_folder(resolved: ResolvedRun) -> Iterator[ClaimedFolder]:
+    """Make the run's folder, or take up the one of an earlier start, and keep other launchers out of it meanwhile.
+
+    Raises:
+        ConfigError: the folder holds another run; nothing in it was changed.
+        EnvironmentProblem: another launcher runs it now.
+    """
+    path = Path(resolved.config.run_dir)
+    _refuse_other_run(path, resolved)
+    path.mkdir(parents=True, exist_ok=True)
+    with _locked(path):
+        _refuse_other_run(path, resolved)
+        run_id = _read(path / "run_id") or uuid.uuid4().hex
+        # The digest first: a folder with an id but no digest would let any run in.
+        _publish(path / "run_digest", run_digest(resolved.config))
+        _publish(path / "run_id", run_id)
+        folder = ClaimedFolder(path, run_id)
+        save_resolved(resolved, folder.settings)
+        yield folder
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    # Held by the open file, so that the kernel gives it up even when this process is killed.
+    with (path / ".launcher.lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise EnvironmentProblem(
+                f"another launcher runs {path} now",
+                fix="wait for it or end it, or give this run a folder of its own: run_dir=...",
+            ) from None
+        yield
+
+
+def _refuse_other_run(path: Path, resolved: ResolvedRun) -> None:
+    found = _read(path / "run_digest")
+    if found is None or found == run_digest(resolved.config):
+        return
+    raise ConfigError(
+        f"{path} holds another run",
+        got=_changes(path / "run.yaml", resolved) or "settings that differ from those it was started with",
+        allowed="the settings that the run was started with; islands resume from its checkpoints",
+        fix="give this run a folder of its own (run_dir=...), take the change back, or move the old folder away",
+    )
+
+
+def _changes(settings: Path, resolved: ResolvedRun) -> str:
+    """`rounds: 10 there, 20 now; …`, or nothing when the old settings cannot be read any more."""
+    try:
+        saved = load_run(settings).config
+    except (ConfigError, OSError):
+        return ""
+    found = differences(saved.model_dump(mode="json"), resolved.config.model_dump(mode="json"))
+    return "; ".join(f"{key}: {old!r} there, {new!r} now" for key, old, new in found)
+
+
+def _read(path: Path) -> str | None:
+    return path.read_text(encoding="utf-8").strip() if path.is_file() else None
+
+
+def _publish(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+    temporary.write_text(text + "\n", encoding="utf-8")
+    os.replace(temporary, path)
