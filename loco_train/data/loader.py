@@ -90,21 +90,31 @@ class FixedOrder:
 
 
 class BatchLoader:
-    """Samples of several sources in an order, as tensors."""
+    """Samples of several sources in an order, as tensors of ids below `vocab_size`."""
 
-    def __init__(self, sources: Sequence[PackedSplit], order: Order, *, identity: dict[str, Any]) -> None:
+    def __init__(
+        self, sources: Sequence[PackedSplit], order: Order, *, vocab_size: int, identity: dict[str, Any]
+    ) -> None:
         self._sources = tuple(sources)
         self._order = order
+        self._vocab_size = vocab_size
         self._identity = identity
         self.sequence_length = self._sources[0].sequence_length
 
     def batch(self, first_ordinal: int, *, sequences: int) -> Tensor:
-        """Samples [first_ordinal, first_ordinal + sequences): int64 [sequences, sequence_length + 1] on the CPU."""
+        """Samples [first_ordinal, first_ordinal + sequences): int64 [sequences, sequence_length + 1] on the CPU.
+
+        Raises:
+            DataError: an id beyond the vocabulary, in a file that was changed after it was opened or checked.
+        """
         found = self._order.locate(np.arange(first_ordinal, first_ordinal + sequences, dtype=np.int64))
         rows = torch.empty(sequences, self.sequence_length + 1, dtype=torch.int64)
         target = rows.numpy()
         for row, (source, sample) in enumerate(zip(found.source, found.position, strict=True)):
             target[row] = self._sources[source].sample(int(sample))
+            # On a GPU such an id ends in a device-side assertion that names neither file nor id.
+            if target[row].max() >= self._vocab_size or target[row].min() < 0:
+                raise _changed_file(self._sources[source], int(sample))
         return rows
 
     def micro_batches(
@@ -141,7 +151,8 @@ def open_loader(config: RunConfig) -> BatchLoader:
     mix = Mix([source.weight for source in config.data.train], seed=config.seed)
     order = TrainingOrder(mix, tuple(split.samples for split in splits), config.seed)
     identity = _identity(config, splits, config.data.train, tokenizer=tokenizer)
-    return BatchLoader(splits, order, identity={**identity, "seed": config.seed})
+    vocab_size = tokenizer.vocab_size
+    return BatchLoader(splits, order, vocab_size=vocab_size, identity={**identity, "seed": config.seed})
 
 
 def open_heldout(config: RunConfig, sequences: int) -> BatchLoader:
@@ -163,7 +174,16 @@ def open_heldout(config: RunConfig, sequences: int) -> BatchLoader:
     counts = apportion([source.weight for source in sources], total=sequences)
     for split, count in zip(splits, counts, strict=True):
         _check_enough(split, count)
-    return BatchLoader(splits, FixedOrder(counts), identity=_identity(config, splits, sources, tokenizer=tokenizer))
+    identity = _identity(config, splits, sources, tokenizer=tokenizer)
+    return BatchLoader(splits, FixedOrder(counts), vocab_size=tokenizer.vocab_size, identity=identity)
+
+
+def _changed_file(split: PackedSplit, sample: int) -> DataError:
+    return DataError(
+        f"sample {sample} of the dataset {split.dataset.prefix} holds an id beyond the vocabulary, though its check "
+        "found none: the file was changed",
+        fix="build the dataset again, or copy it again",
+    )
 
 
 def _check_enough(split: PackedSplit, count: int) -> None:

@@ -97,22 +97,32 @@ def test_a_write_that_fails_leaves_nothing(documents, tokenizer, tmp_path):
         build_dataset(documents, tmp_path / "file" / "d", tokenizer)
 
 
-@pytest.mark.parametrize("existing", [False, True])
-def test_a_killed_build_leaves_nothing_under_the_name(dataset, documents, tokenizer, tmp_path, existing):
-    prefix = tmp_path / "corpus.v1"
-    if existing:
-        for file in dataset.parent.iterdir():
-            shutil.copy(file, tmp_path)
-    before = {path.name: hash_file(path) for path in tmp_path.iterdir()}
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+def test_a_killed_build_leaves_nothing_under_the_name(dataset, documents, tokenizer, tmp_path):
+    """Neither where there was nothing, nor where there was a dataset, which stays whole."""
+    fresh, old = tmp_path / "fresh" / dataset.name, tmp_path / "old" / dataset.name
+    fresh.parent.mkdir()
+    shutil.copytree(dataset.parent, old.parent)
+    builds = [_start_endless_build(prefix, tokenizer) for prefix in (fresh, old)]
+    for prefix, process in zip((fresh, old), builds, strict=True):
+        with process:
+            _wait_for_megabyte(prefix.parent, process)
+            process.send_signal(signal.SIGKILL)
+        assert process.returncode == -signal.SIGKILL
+    assert _named_files(fresh.parent) == {}
+    assert _named_files(old.parent) == _named_files(dataset.parent)
+    build_dataset(documents[:3], fresh, tokenizer)
+    build_dataset(documents[:3], old, tokenizer, overwrite=True)
+    assert len(IndexedDataset(str(fresh))) == len(IndexedDataset(str(old))) == 3
+
+
+def _start_endless_build(prefix, tokenizer) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-c", _ENDLESS_BUILD, str(prefix), str(tokenizer.path)]
-    with subprocess.Popen(command, env=environment) as process:
-        _wait_for_megabyte(tmp_path, process)
-        process.send_signal(signal.SIGKILL)
-    assert process.returncode == -signal.SIGKILL
-    assert {path.name: hash_file(path) for path in tmp_path.iterdir() if not path.name.startswith(".")} == before
-    build_dataset(documents[:3], prefix, tokenizer, overwrite=existing)
-    assert len(IndexedDataset(str(prefix))) == 3
+    return subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
+
+
+def _named_files(folder) -> dict[str, str]:
+    """Hashes of all but the hidden, temporary files."""
+    return {path.name: hash_file(path) for path in folder.iterdir() if not path.name.startswith(".")}
 
 
 def _wait_for_megabyte(folder, process) -> None:

@@ -1,4 +1,6 @@
+import shutil
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -39,8 +41,6 @@ def _split(run, tokenizer, *, heldout: bool):
 
 
 def _path(run):
-    from pathlib import Path
-
     return Path(run.data.train[0].path)
 
 
@@ -157,8 +157,6 @@ def _samples_of(prefix, tokenizer):
 
 
 def test_a_mix_holds_its_sources_by_weight_and_reads_each_evenly(mixed_run, tokenizer):
-    from pathlib import Path
-
     rows = Counter(_rows([open_loader(mixed_run).batch(0, sequences=CYCLE)]))
     for source, count in zip(mixed_run.data.train, (3072, 1024), strict=True):
         samples = _samples_of(Path(source.path), tokenizer)
@@ -169,8 +167,6 @@ def test_a_mix_holds_its_sources_by_weight_and_reads_each_evenly(mixed_run, toke
 
 
 def test_a_heldout_source_is_read_whole(mixed_run, tokenizer):
-    from pathlib import Path
-
     samples = _samples_of(Path(mixed_run.data.heldout[0].path), tokenizer)
     count = len(samples)
     assert _rows([open_heldout(mixed_run, count).batch(0, sequences=count)]) == samples
@@ -221,3 +217,16 @@ def test_data_of_another_tokenizer_is_refused(run, documents, tmp_path):
 def test_ordinals_far_into_a_run_are_reached_at_once(loader):
     batch = loader.batch(10**12, sequences=4)
     assert np.array_equal(batch.numpy(), loader.batch(10**12 - 2, sequences=6)[2:].numpy())
+
+
+def test_a_file_changed_after_its_check_is_refused(run, dataset, tmp_path):
+    for file in dataset.parent.iterdir():
+        shutil.copy(file, tmp_path)
+    path = tmp_path / f"{dataset.name}.bin"
+    raw = bytearray(path.read_bytes())
+    raw[1000:1064] = b"\xff" * 64
+    path.write_bytes(raw)
+    source = run.data.train[0].model_copy(update={"path": str(tmp_path / dataset.name)})
+    changed = run.model_copy(update={"data": run.data.model_copy(update={"train": (source,)})})
+    with pytest.raises(DataError, match="the file was changed"):
+        open_loader(changed).batch(0, sequences=1000)

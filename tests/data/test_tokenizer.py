@@ -5,8 +5,9 @@ from loco_train.errors import DataError
 
 ODD_TEXTS = [
     "", " ", "  leading", "trailing  ", "\ttabs\t\there\t", "line\r\nends\r\n\r\n", "\n\n\n", "a\u00a0b\u3000c\u200b",
-    "\U0001f600 \U0001f468\u200d\U0001f469\u200d\U0001f467", "e\u0301 \u00e9 \ufb01 \u2460", "\0zero\0", "\u2047 \u2048",
-    "<s></s><unk><pad><0x0A>", "\ufeffmark", "\u4f60\u597d\u043f\u0440\u0438", "def f(x):\n    return  x\n",
+    "\U0001f600 \U0001f468\u200d\U0001f469\u200d\U0001f467", "e\u0301 \u00e9 \ufb01 \u2460", "\0zero\0",
+    "\u2047 \u2048", "<s></s><unk><pad><0x0A>", "\ufeffmark", "\u4f60\u597d\u043f\u0440\u0438",
+    "def f(x):\n    return  x\n",
 ]  # fmt: skip
 
 
