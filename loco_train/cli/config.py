@@ -12,9 +12,7 @@ from rich.text import Text
 from loco_train.config.load import PARTS, available, load_run
 from loco_train.config.save import render
 
-app = typer.Typer(
-    no_args_is_help=True, help="Show a run's settings and where each comes from, or list what is shipped."
-)
+app = typer.Typer(no_args_is_help=True, help="Show a run's settings and their origins, or list what is shipped.")
 
 
 @app.command(epilog="Example: [bold]loco config show quickstart model=llama-150m optimizer.lr=3e-4[/bold]")

@@ -52,7 +52,7 @@ COMMANDS = {
     ),
     "config": LazyCommand(
         "loco_train.cli.config:app",
-        "Show a run's settings and where each comes from, or list what is shipped.",
+        "Show a run's settings and their origins, or list what is shipped.",
         "loco config show quickstart optimizer.lr=3e-4",
     ),
     "launch": LazyCommand(

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from loco_train.config.schema import RunConfig
 from loco_train.telemetry.events import EvaluationDone, Event, RoundDone, RunFailed, StepDone
-from loco_train.telemetry.report import events_path, parse_event
+from loco_train.telemetry.report import events_path, parse_record
 
 
 class EventTail:
@@ -32,8 +32,8 @@ class EventTail:
             file.seek(self._offset)
             whole, newline, _ = file.read().rpartition(b"\n")
         self._offset += len(whole) + len(newline)
-        events = map(parse_event, whole.decode(errors="replace").splitlines())
-        return [event for event in events if event is not None]
+        records = map(parse_record, whole.decode(errors="replace").splitlines())
+        return [record.event for record in records if record is not None]
 
 
 class Standing:
