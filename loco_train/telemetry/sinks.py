@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 import time
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from loco_train.telemetry.events import (
     CheckpointSaved,
@@ -21,12 +25,19 @@ from loco_train.telemetry.events import (
 )
 from loco_train.units import format_bytes
 
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
 
 class JsonlSink:
     """One JSON line an event, with its `type` and the `time` (seconds since 1970); appended to across resumes."""
 
     def __init__(self, path: Path) -> None:
+        torn = _is_torn(path)
         self._file = path.open("a", encoding="utf-8")
+        if torn:
+            # A line that a kill cut off would swallow the next one.
+            self._file.write("\n")
 
     def write(self, event: Event) -> None:
         line = {"type": type(event).__name__, "time": time.time(), **asdict(event)}
@@ -37,24 +48,39 @@ class JsonlSink:
         self._file.close()
 
 
-class ConsoleSink:
-    """Readable lines; steps every few seconds, everything else always."""
+def _is_torn(path: Path) -> bool:
+    if not path.exists() or path.stat().st_size == 0:
+        return False
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read() != b"\n"
 
-    def __init__(self, *, total_steps: int, seconds_between_steps: float = 5.0) -> None:
-        self._console = Console(soft_wrap=True, highlight=False)
+
+class ConsoleSink:
+    """Readable lines; of steps one every few seconds in a file, a progress bar on a terminal."""
+
+    def __init__(self, *, total_steps: int, seconds_between_steps: float = 5.0, console: Console | None = None) -> None:
+        self._console = console or Console(soft_wrap=True, highlight=False)
         self._total_steps = total_steps
         self._seconds_between_steps = seconds_between_steps
-        self._last_step_time = 0.0
+        self._last_step_time = -math.inf
+        columns = (BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+        self._bar = Progress(*columns, console=self._console, disable=not self._console.is_terminal)
+        self._task = self._bar.add_task("", total=total_steps)
 
     def write(self, event: Event) -> None:
-        if isinstance(event, StepDone) and not self._is_due():
-            return
         text = describe(event, total_steps=self._total_steps)
+        if isinstance(event, StepDone):
+            # A task whose description is text would read [brackets] in it as markup; there are none in a step's.
+            self._bar.update(self._task, completed=event.step, description=text)
+            self._bar.start()
+            if self._console.is_terminal or not self._is_due():
+                return
         if text:
             self._console.print(text, markup=False)
 
     def close(self) -> None:
-        pass
+        self._bar.stop()
 
     def _is_due(self) -> bool:
         now = time.monotonic()
@@ -99,11 +125,14 @@ class TensorBoardSink:
     """Scalars by step: loss, learning rate, norms, speed, round phases, bytes, spread, held-out losses."""
 
     def __init__(self, folder: Path) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
-        self._writer = SummaryWriter(str(folder))
+        self._folder = folder
+        self._writer = _summary_writer(folder)
 
     def write(self, event: Event) -> None:
+        if isinstance(event, RunStarted) and event.resumed_from:
+            # What was drawn past the checkpoint happens again; TensorBoard would show both.
+            self._writer.close()
+            self._writer = _summary_writer(self._folder, purge_step=event.step + 1)
         for name, value in scalars(event).items():
             self._writer.add_scalar(name, value, event.step)
         if not isinstance(event, StepDone):
@@ -111,6 +140,12 @@ class TensorBoardSink:
 
     def close(self) -> None:
         self._writer.close()
+
+
+def _summary_writer(folder: Path, *, purge_step: int | None = None) -> SummaryWriter:
+    from torch.utils.tensorboard import SummaryWriter
+
+    return SummaryWriter(str(folder), purge_step=purge_step)
 
 
 def scalars(event: Event) -> dict[str, float]:
