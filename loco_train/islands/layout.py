@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import cast
 
@@ -14,7 +15,7 @@ from megatron.core import parallel_state
 from torch.distributed import ProcessGroup
 
 from loco_train.config.schema import RunConfig
-from loco_train.errors import ConfigError
+from loco_train.errors import ConfigError, EnvironmentProblem
 from loco_train.islands.backends import silence, without_shared_memory_op
 
 
@@ -57,6 +58,7 @@ def join_island(config: RunConfig, *, device: torch.device) -> Layout:
 
     Raises:
         ConfigError: the island has not as many ranks as `parallel` says.
+        EnvironmentProblem: DeepSpeed was told to use another kind of device.
     """
     parallel = config.parallel
     ranks = dist.get_world_size()
@@ -76,6 +78,8 @@ def join_island(config: RunConfig, *, device: torch.device) -> Layout:
         )
     layout = Layout(parallel.tensor, parallel.pipeline, parallel.data, dist.get_rank())
     _check_rank_order(layout)
+    # Else a rank that fails right after this would show on the others as a failure to connect.
+    dist.barrier()
     return layout
 
 
@@ -96,9 +100,17 @@ def _build_groups(*, tensor: int, pipeline: int) -> None:
 
 
 def _use_accelerator(device: torch.device) -> None:
-    """DeepSpeed takes a GPU wherever there is one; `device: cpu` on a machine with GPUs must reach it too."""
+    """Make DeepSpeed, which chooses its device by itself and by environment variables, use this one."""
     if device.type == "cpu" and get_accelerator().device_name() != "cpu":
         set_accelerator(CPU_Accelerator())
+    if get_accelerator().device_name() != device.type:
+        raise EnvironmentProblem(
+            f"DeepSpeed does not use {device.type}",
+            got=f"{get_accelerator().device_name()}, by the environment variable DS_ACCELERATOR",
+            fix="unset DS_ACCELERATOR, or set device=cpu",
+        )
+    # It puts the model on the GPU of that number; where a launcher shows each rank one GPU only, LOCAL_RANK is another.
+    os.environ["LOCAL_RANK"] = str(device.index or 0)
 
 
 def _check_rank_order(layout: Layout) -> None:

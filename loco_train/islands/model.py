@@ -51,7 +51,7 @@ class Blueprint:
 
     def name(self, parameter: Parameter, name: str, *, dim: int | None = None, blocks: int = 1) -> None:
         """Mark a parameter, held as this rank's piece, as the logical parameter `name` cut along `dim`."""
-        shape = list(parameter.shape)
+        shape = list(getattr(parameter, "ds_shape", parameter.shape))  # ds_shape: ZeRO 3 has cut it already
         partition = Partition()
         if dim is not None:
             shape[dim] *= self.layout.tensor

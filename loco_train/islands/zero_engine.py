@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import deepspeed
@@ -19,7 +20,7 @@ from loco_train.islands.initial import initial_values
 from loco_train.islands.inner_optimizer import build_inner_optimizer, set_learning_rate
 from loco_train.islands.layout import Layout, ModelParallelUnit
 from loco_train.islands.masters import masters_of
-from loco_train.islands.model import Blueprint, Decoder, layer_specs
+from loco_train.islands.model import Blueprint, Decoder, layer_specs, parameter_dtype
 from loco_train.islands.views import ParameterViews
 
 
@@ -37,8 +38,10 @@ class ZeroEngine:
 
     @staticmethod
     def build(config: RunConfig, layout: Layout, *, device: torch.device) -> ZeroEngine:
+        settings = deepspeed_settings(config, device=device)
         with quiet_build():
-            model = Decoder(layer_specs(Blueprint.of(config, layout)))
+            with _sharded_construction(config, settings):
+                model = Decoder(layer_specs(Blueprint.of(config, layout)))
             parameters = list(model.parameters())
             optimizer = build_inner_optimizer(
                 config.optimizer, parameters, device=device, zero_stage=config.parallel.zero_stage
@@ -46,7 +49,7 @@ class ZeroEngine:
             engine, *_ = deepspeed.initialize(
                 model=model,
                 optimizer=optimizer,
-                config=deepspeed_settings(config, device=device),
+                config=settings,
                 mpu=ModelParallelUnit(),
                 dist_init_required=False,
             )
@@ -85,3 +88,16 @@ class ZeroEngine:
         mean = torch.stack(losses).mean()
         dist.all_reduce(mean, group=parallel_state.get_data_parallel_group())
         return float(mean) / self.layout.data
+
+
+def _sharded_construction(config: RunConfig, settings: dict[str, Any]) -> AbstractContextManager[Any]:
+    """Under ZeRO 3 each layer is cut as soon as it is built: no rank ever holds the whole model."""
+    if config.parallel.zero_stage < 3:
+        return nullcontext()
+    context: AbstractContextManager[Any] = deepspeed.zero.Init(
+        data_parallel_group=parallel_state.get_data_parallel_group(),
+        config_dict_or_path=settings,
+        mpu=ModelParallelUnit(),
+        dtype=parameter_dtype(config),
+    )
+    return context

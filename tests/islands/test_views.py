@@ -111,6 +111,7 @@ def check_reading_and_writing(overrides: Overrides) -> None:
     island.step(2)
     assert not torch.equal(island.read()[~padding], constant[~padding]), "training went on without the masters"
     check_that_damage_is_found(island)
+    check_that_a_non_finite_gradient_takes_no_step(island)
     island.engine.close()
 
 
@@ -128,6 +129,20 @@ def check_that_damage_is_found(island: Island) -> None:
             island.views.verify_copies()
     island.views.write(before)
     island.views.verify_copies()
+
+
+def check_that_a_non_finite_gradient_takes_no_step(island: Island) -> None:
+    """A NaN weight on rank 0: every rank is told, no master moves, and training goes on after a good write."""
+    good = island.read()
+    poisoned = good.clone()
+    if island.layout.rank == 0:
+        poisoned[0] = math.nan
+    island.views.write(poisoned)
+    before = island.masters()
+    assert island.step(3)[1] == math.inf
+    assert all(same(tensor, before[key]) for key, tensor in island.masters().items())
+    island.views.write(good)
+    assert all(math.isfinite(figure) for figure in island.step(4))
 
 
 def check_restoring(overrides: Overrides) -> None:
