@@ -42,9 +42,9 @@ def test_the_tool_and_loco_data_build_write_the_same_files(corpus, tokenizer, tm
         "build", corpus / "one.jsonl", corpus / "two.jsonl", "--output", tmp_path / "d", "--tokenizer", tokenizer.path
     )
     done = _tool(
-        "--input", corpus / "*.jsonl", "--output-prefix", tmp_path / "m", "--tokenizer-type",
-        "GPTSentencePieceTokenizer", "--tokenizer-model", tokenizer.path, "--json-keys", "text", "title", "--append-eod", "--workers", 2,
-        "--log-interval", 50, "--dataset-impl", "mmap",
+        "--input", corpus / "*.jsonl", "--output-prefix", tmp_path / "m", "--json-keys", "text", "title",
+        "--tokenizer-type", "GPTSentencePieceTokenizer", "--tokenizer-model", tokenizer.path,
+        "--append-eod", "--workers", 2, "--log-interval", 50, "--dataset-impl", "mmap",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "Processed 150 documents" in done.stderr
