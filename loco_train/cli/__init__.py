@@ -1,0 +1,1 @@
+"""The program `loco`: one module a command."""

@@ -1,0 +1,1 @@
+"""The training loop of one island, and what it is made of."""
