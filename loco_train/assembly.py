@@ -295,6 +295,18 @@ def build_ledger(config: RunConfig, progress: Progress, *, rank: int) -> Ledger 
     return ledger
 
 
+def build_offline_engine(config: RunConfig, *, device: torch.device) -> Engine:
+    """The run's model in one process, in fp32, for evaluating checkpoints of any layout. Makes a default group."""
+    alone = config.model_dump(mode="json")
+    alone["islands"] = {}
+    alone["parallel"] = {}
+    alone["precision"] = {"parameters": "fp32"}
+    alone["batch"]["island"] = alone["batch"]["micro"]
+    single = RunConfig.model_validate(alone)
+    join_default_group(RankEnvironment(0, 1, 0, None), config=single, device=device)
+    return build_engine(single, join_island(single, device=device), device=device)
+
+
 def attachments(config: RunConfig) -> dict[str, bytes]:
     """Files that travel with every checkpoint: the tokenizer, and the settings as a person reads them."""
     import yaml

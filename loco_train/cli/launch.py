@@ -70,6 +70,7 @@ def _table(reports: list[IslandReport]) -> Table:
     for report in reports:
         losses = (report.consensus_loss_before, report.consensus_loss_after)
         shown = ("-" if loss is None else f"{loss:.4f}" for loss in losses)
-        counts = (str(report.island), f"{report.steps:,}", f"{report.rounds:,}", f"{report.tokens_per_second:,.0f}")
+        speed = "-" if report.tokens_per_second is None else f"{report.tokens_per_second:,.0f}"
+        counts = (str(report.island), f"{report.steps:,}", f"{report.rounds:,}", speed)
         table.add_row(*map(Text, (*counts, format_bytes(report.bytes_sent), *shown)))
     return table

@@ -68,7 +68,7 @@ COMMANDS = {
     "train": LazyCommand(
         "loco_train.cli.train:train",
         "Run one rank of one island; torchrun or srun starts it.",
-        "torchrun --nproc-per-node 8 -m loco_train.cli.main train --run run.yaml islands.index=0 "
+        "torchrun --nproc-per-node 8 -m -- loco_train.cli.main train --run run.yaml islands.index=0 "
         "islands.rendezvous=node1:29400",
     ),
     "eval": LazyCommand(

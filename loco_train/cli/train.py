@@ -17,8 +17,8 @@ def train(
 ) -> None:
     """Train one rank of one island, under torchrun or srun.
 
-    Example, an island of two ranks:  torchrun --nproc-per-node 2 -m loco_train.cli.main train --run quickstart
-    islands.index=0 islands.rendezvous=host:29400
+    Example, an island of two ranks:  torchrun --nproc-per-node 2 -m -- loco_train.cli.main train --run
+    quickstart islands.index=0 islands.rendezvous=host:29400
     """
     from loco_train.launch.processes import die_with_parent
 

@@ -33,7 +33,7 @@ def rank_environment(variables: Mapping[str, str], *, expected_ranks: int) -> Ra
             "the island has another number of ranks than the settings ask for",
             got=f"{found.ranks} processes",
             allowed=f"parallel.tensor * parallel.pipeline * parallel.data = {expected_ranks}",
-            fix=f"torchrun --nproc-per-node={expected_ranks} -m loco_train.cli.main train ..., or change parallel.*",
+            fix=f"torchrun --nproc-per-node={expected_ranks} -m -- loco_train.cli.main train ..., or change parallel.*",
         )
     return found
 

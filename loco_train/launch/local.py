@@ -58,7 +58,10 @@ def train_command(start: IslandStart) -> list[str]:
 
 
 def launch_local(
-    resolved: ResolvedRun, *, island_command: Callable[[IslandStart], list[str]] = train_command
+    resolved: ResolvedRun,
+    *,
+    island_command: Callable[[IslandStart], list[str]] = train_command,
+    grace_seconds: float = 30.0,
 ) -> LaunchResult:
     """Run all islands on this machine until the last ends; a run that was started before goes on.
 
@@ -66,6 +69,7 @@ def launch_local(
 
     Args:
         island_command: arguments of python, `[script, argument, ...]` or `["-m", module, ...]`, for each rank.
+        grace_seconds: what islands get beyond network.exchange_timeout to end by themselves after one has failed.
 
     Raises:
         ConfigError: the run's folder holds another run.
@@ -87,7 +91,7 @@ def launch_local(
             command = _island_program(config, start, arguments=island_command(start))
             fleet.islands.append(_start_island(config, folder, index, command=command, devices=devices[index]))
         with progress_view() as view:
-            _watch(fleet, standing, view, grace_seconds=config.network.exchange_timeout + 30)
+            _watch(fleet, standing, view, grace_seconds=config.network.exchange_timeout + grace_seconds)
         return _result(fleet, standing, seconds=time.monotonic() - began, run_id=folder.run_id)
 
 
@@ -171,7 +175,9 @@ def _island_program(config: RunConfig, start: IslandStart, *, arguments: list[st
         "max-restarts": 0,
     }
     options = [f"--{name}={value}" for name, value in settings.items()]
-    return [sys.executable, "-m", "torch.distributed.run", *options, *arguments]
+    # Behind the dashes: up to Python 3.11 torchrun takes the ranks' --run for a short form of its own --run-path.
+    module = [argument for argument in arguments[:1] if argument == "-m"]
+    return [sys.executable, "-m", "torch.distributed.run", *options, *module, "--", *arguments[len(module) :]]
 
 
 def _start_island(

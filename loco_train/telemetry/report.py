@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from loco_train.errors import DataError
-from loco_train.telemetry.events import EVENTS, EvaluationDone, Event, RoundDone, RunStarted, StepDone
+from loco_train.telemetry.events import EVENTS, EvaluationDone, Event, RoundDone, RunEnded, RunStarted, StepDone
 
 
 def events_path(run_dir: Path, island: int) -> Path:
@@ -53,139 +52,63 @@ def read_events(path: Path) -> list[Event]:
 
 @dataclass(frozen=True)
 class IslandReport:
-    """One island's run so far. Losses in nats; None where not measured.
+    """One island's run so far. Losses in nats; None where not measured. A step or round done twice counts once.
 
-    steps, rounds, tokens, bytes: a step or round that was done again after a resume counts once.
-    wall_seconds: from the first inner step of each start to its last event, all starts together.
-    compute_seconds: of these, in inner steps. tokens_per_second: over the wall time, exchanges included.
+    tokens_per_second, compute_utilization: of the last start that ended well, over its wall time.
     """
 
     island: int
     steps: int
     rounds: int
     tokens: int
-    tokens_per_second: float
-    wall_seconds: float
-    compute_seconds: float
+    tokens_per_second: float | None
     compute_utilization: float | None
     bytes_sent: int
     socket_bytes_sent: int | None
-    loss: float | None
     consensus_loss_before: float | None
     consensus_loss_after: float | None
     island_loss_after: float | None
 
 
-@dataclass(frozen=True)
-class RunReport:
-    """All islands of a run. Sums over the islands, but compute_utilization and the consensus's losses, which all
-    islands measure alike: these are means."""
-
-    islands: tuple[IslandReport, ...]
-    tokens: int
-    tokens_per_second: float
-    compute_utilization: float | None
-    bytes_sent: int
-    socket_bytes_sent: int | None
-    consensus_loss_before: float | None
-    consensus_loss_after: float | None
-
-
-def run_report(run_dir: Path) -> RunReport:
-    """What the events of a run add up to.
-
-    Raises:
-        DataError: there are none.
-    """
-    indices = sorted(
-        int(path.parent.name) for path in run_dir.glob("islands/*/events.jsonl") if path.parent.name.isdecimal()
-    )
-    if not indices:
-        raise DataError(f"there are no events in {run_dir}", allowed="a run folder: islands/0/events.jsonl inside")
-    islands = tuple(island_report(run_dir, index) for index in indices)
-    return RunReport(
-        islands=islands,
-        tokens=sum(island.tokens for island in islands),
-        tokens_per_second=sum(island.tokens_per_second for island in islands),
-        compute_utilization=_mean(island.compute_utilization for island in islands),
-        bytes_sent=sum(island.bytes_sent for island in islands),
-        socket_bytes_sent=_sum_of_known(island.socket_bytes_sent for island in islands),
-        consensus_loss_before=_mean(island.consensus_loss_before for island in islands),
-        consensus_loss_after=_mean(island.consensus_loss_after for island in islands),
-    )
-
-
 def island_report(run_dir: Path, island: int) -> IslandReport:
     """What the events of one island add up to."""
-    records = read_records(events_path(run_dir, island))
-    events = [record.event for record in records]
+    events = read_events(events_path(run_dir, island))
     # By step and round: after a resume from an earlier checkpoint the later run of the same step counts.
     steps = {event.step: event for event in events if isinstance(event, StepDone)}
     rounds = {event.round: event for event in events if isinstance(event, RoundDone)}
-    consensus, own = _losses(events, "consensus"), _losses(events, "island")
-    sessions = [_session_seconds(session) for session in _sessions(records)]
-    wall, compute = sum(s.wall for s in sessions), sum(s.compute for s in sessions)
-    done = sum(s.tokens for s in sessions)
+    consensus = [e.loss for e in events if isinstance(e, EvaluationDone) and e.scope == "consensus"]
+    own = [e.loss for e in events if isinstance(e, EvaluationDone) and e.scope == "island"]
+    sockets = [event.socket_bytes_sent for event in rounds.values() if event.socket_bytes_sent is not None]
+    speed, utilization = _last_start(events)
     return IslandReport(
         island=island,
         steps=len(steps),
         rounds=len(rounds),
-        tokens=round(sum(_tokens(event) for event in steps.values())),
-        tokens_per_second=done / wall if wall else 0.0,
-        wall_seconds=wall,
-        compute_seconds=compute,
-        compute_utilization=compute / wall if wall else None,
+        tokens=round(_tokens(steps.values())),
+        tokens_per_second=speed,
+        compute_utilization=utilization,
         bytes_sent=sum(event.bytes_sent for event in rounds.values()),
-        socket_bytes_sent=_sum_of_known(event.socket_bytes_sent for event in rounds.values()),
-        loss=steps[max(steps)].loss if steps else None,
+        socket_bytes_sent=sum(sockets) if sockets else None,
         consensus_loss_before=consensus[0] if consensus else None,
         consensus_loss_after=consensus[-1] if consensus else None,
         island_loss_after=own[-1] if own else None,
     )
 
 
-@dataclass(frozen=True)
-class _Session:
-    """One start of the program. tokens: that this island consumed in it, steps that were lost again included."""
-
-    wall: float
-    compute: float
-    tokens: float
+def _tokens(steps: Iterable[StepDone]) -> float:
+    return sum(step.tokens_per_second * step.step_seconds for step in steps)
 
 
-def _sessions(records: list[Recorded]) -> list[list[Recorded]]:
-    sessions: list[list[Recorded]] = [[]]
-    for record in records:
-        if isinstance(record.event, RunStarted):
-            sessions.append([])
-        sessions[-1].append(record)
-    return sessions
-
-
-def _session_seconds(records: list[Recorded]) -> _Session:
-    steps = [(record.time, record.event) for record in records if isinstance(record.event, StepDone)]
-    if not steps:
-        return _Session(0.0, 0.0, 0.0)
-    first_time, first = steps[0]
-    compute = sum(event.step_seconds for _, event in steps)
-    # Of a clock that was set back nothing shorter than the steps themselves can be believed.
-    wall = max(compute, records[-1].time - (first_time - first.step_seconds))
-    return _Session(wall, compute, sum(_tokens(event) for _, event in steps))
-
-
-def _tokens(event: StepDone) -> float:
-    return event.tokens_per_second * event.step_seconds
-
-
-def _losses(events: list[Event], scope: str) -> list[float]:
-    return [event.loss for event in events if isinstance(event, EvaluationDone) and event.scope == scope]
-
-
-def _sum_of_known(values: Iterable[int | None]) -> int | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+def _last_start(events: Sequence[Event]) -> tuple[float | None, float | None]:
+    """Tokens a second and utilisation of the last start that trained to the end."""
+    tokens = 0.0
+    found: tuple[float | None, float | None] = (None, None)
+    for event in events:
+        match event:
+            case RunStarted():
+                tokens = 0.0
+            case StepDone():
+                tokens += _tokens([event])
+            case RunEnded() if tokens and event.wall_seconds:
+                found = (tokens / event.wall_seconds, event.compute_utilization)
+    return found

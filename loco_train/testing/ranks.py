@@ -55,7 +55,8 @@ class _Call:
             module = importlib.import_module(self.module)
         except ImportError:
             spec = importlib.util.spec_from_file_location(self.module, self.file)
-            assert spec and spec.loader, self.file
+            if spec is None or spec.loader is None:
+                raise
             module = importlib.util.module_from_spec(spec)
             sys.modules[self.module] = module
             spec.loader.exec_module(module)
