@@ -1,4 +1,4 @@
-"""What a run's events add up to: over islands, over a kill and a resume."""
+"""What an island's events add up to, over a kill and a resume."""
 
 import json
 from dataclasses import asdict
@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from loco_train.errors import DataError
-from loco_train.telemetry.events import EvaluationDone, Event, RoundDone, RunStarted, StepDone
-from loco_train.telemetry.report import events_path, island_report, run_report
+from loco_train.telemetry.events import EvaluationDone, Event, RoundDone, RunEnded, RunStarted, StepDone
+from loco_train.telemetry.report import events_path, island_report
 
 
 def started(at_step: int) -> RunStarted:
@@ -37,6 +36,13 @@ def evaluated(at_step: int, scope: str, loss: float) -> EvaluationDone:
     return EvaluationDone(step=at_step, round=0, scope=scope, loss=loss, perplexity=1.0, seconds=1.0)
 
 
+def ended(at_step: int, *, wall_seconds: float) -> RunEnded:
+    return RunEnded(
+        step=at_step, round=2, wall_seconds=wall_seconds, compute_seconds=4.0, compute_utilization=4 / wall_seconds,
+        tokens=200 * at_step,
+    )  # fmt: skip
+
+
 def write(run_dir: Path, island: int, events: list[tuple[float, Event]]) -> None:
     path = events_path(run_dir, island)
     path.parent.mkdir(parents=True)
@@ -59,41 +65,45 @@ SECOND_START = [
     (515.0, evaluated(4, "island", 4.5)),
     (518.0, round_done(2, sent=1000, on_sockets=1100)),
     (520.0, evaluated(4, "consensus", 4.0)),
+    (520.0, ended(4, wall_seconds=10.0)),
 ]
 
 
 def test_one_island_over_a_resume(tmp_path):
-    write(tmp_path, 0, FIRST_START + SECOND_START)
-    report = island_report(tmp_path, 0)
+    write(tmp_path, 1, FIRST_START + SECOND_START)
+    report = island_report(tmp_path, 1)
+    assert report.island == 1
+    # Step 3 was done twice, and counts once: as it was done the second time.
     assert (report.steps, report.rounds, report.tokens) == (4, 2, 400)
     assert (report.bytes_sent, report.socket_bytes_sent) == (2000, 2200)
-    # 110 to 117 and 510 to 520: what was before the first step, and between the starts, is no training.
-    assert (report.wall_seconds, report.compute_seconds) == (17.0, 10.0)
-    assert report.compute_utilization == pytest.approx(10 / 17)
-    assert report.tokens_per_second == pytest.approx(500 / 17)
-    assert (report.loss, report.consensus_loss_before, report.consensus_loss_after) == (4.0, 8.0, 4.0)
+    # Two steps of 100 tokens in the 10 s of the second start.
+    assert report.tokens_per_second == pytest.approx(20.0)
+    assert report.compute_utilization == pytest.approx(0.4)
+    assert (report.consensus_loss_before, report.consensus_loss_after) == (8.0, 4.0)
     assert report.island_loss_after == 4.5
 
 
-def test_a_run_sums_its_islands(tmp_path):
-    write(tmp_path, 0, FIRST_START + SECOND_START)
-    write(tmp_path, 1, [(100.0, started(0)), (112.0, step(1, loss=7.0)), (114.0, step(2, loss=7.0))])
-    report = run_report(tmp_path)
-    assert [island.island for island in report.islands] == [0, 1]
-    assert report.tokens == 600
-    assert report.tokens_per_second == pytest.approx(500 / 17 + 50)
-    assert report.compute_utilization == pytest.approx((10 / 17 + 1) / 2)
-    assert (report.bytes_sent, report.socket_bytes_sent) == (2000, 2200)
-    assert (report.consensus_loss_before, report.consensus_loss_after) == (8.0, 4.0)
+def test_a_start_that_was_killed_has_no_speed(tmp_path):
+    write(tmp_path, 0, FIRST_START)
+    report = island_report(tmp_path, 0)
+    assert (report.steps, report.rounds, report.tokens) == (3, 1, 300)
+    assert (report.tokens_per_second, report.compute_utilization) == (None, None)
+
+
+def test_a_start_after_the_end_does_not_take_the_speed_away(tmp_path):
+    # Launching a finished run again trains nothing.
+    again = [(600.0, started(4)), (601.0, ended(4, wall_seconds=0.001))]
+    write(tmp_path, 0, FIRST_START + SECOND_START + again)
+    assert island_report(tmp_path, 0).tokens_per_second == pytest.approx(20.0)
 
 
 def test_an_island_that_has_just_started(tmp_path):
     write(tmp_path, 0, [(1.0, started(0))])
-    report = run_report(tmp_path)
-    assert (report.tokens, report.tokens_per_second, report.compute_utilization) == (0, 0.0, None)
-    assert report.socket_bytes_sent is None
+    report = island_report(tmp_path, 0)
+    assert (report.steps, report.tokens, report.bytes_sent) == (0, 0, 0)
+    assert (report.socket_bytes_sent, report.consensus_loss_before) == (None, None)
 
 
-def test_no_run_no_report(tmp_path):
-    with pytest.raises(DataError, match="there are no events"):
-        run_report(tmp_path)
+def test_sockets_that_tell_nothing_are_unknown_and_not_zero(tmp_path):
+    write(tmp_path, 0, [(1.0, started(0)), (2.0, round_done(1, sent=5, on_sockets=None))])
+    assert (island_report(tmp_path, 0).bytes_sent, island_report(tmp_path, 0).socket_bytes_sent) == (5, None)
