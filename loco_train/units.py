@@ -56,7 +56,7 @@ class Bytes(Quantity):
     def __str__(self) -> str:
         for unit in ("TiB", "GiB", "MiB", "KiB"):
             if self >= self.units[unit] and float(self) % self.units[unit] == 0:
-                return f"{float(self) / self.units[unit]:g}{unit}"
+                return f"{float(self) / self.units[unit]:.0f}{unit}"
         return super().__str__()
 
 
