@@ -15,7 +15,10 @@ def main() -> None:
     parent_pid, *command = sys.argv[1:]
     end_with(int(parent_pid))
     os.environ[PARENT_VARIABLE] = str(os.getpid())
-    os.execvp(command[0], command)
+    try:
+        os.execvp(command[0], command)
+    except OSError as error:
+        sys.exit(f"cannot start {command[0]}: {error.strerror}")
 
 
 if __name__ == "__main__":

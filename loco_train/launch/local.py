@@ -87,6 +87,8 @@ def launch_local(
         standing = Standing(folder.path, config)
         rendezvous = _start_rendezvous(fleet, folder) if config.islands.count > 1 else None
         for index in range(config.islands.count):
+            if fleet.signal is not None:
+                break
             start = IslandStart(str(folder.settings), folder.run_id, index, rendezvous)
             command = _island_program(config, start, arguments=island_command(start))
             fleet.islands.append(_start_island(config, folder, index, command=command, devices=devices[index]))

@@ -1,0 +1,139 @@
+"""The program `loco` as a user runs it."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from loco_train.cli import main as program
+from loco_train.config.load import load_run
+from loco_train.errors import CheckpointError
+
+LOCO = [sys.executable, "-m", "loco_train.cli.main"]
+
+
+def loco(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([*LOCO, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
+
+
+def test_help_lists_every_command_without_importing_any() -> None:
+    source = "import sys\nfrom loco_train.cli.main import main\nsys.argv = ['loco', '--help']\ntry:\n  main()\n"
+    source += "except SystemExit:\n  pass\nprint([m for m in sys.modules if m.split('.')[0] in ('torch', 'pydantic')])"
+    began = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=60, check=True)
+
+    # 0.3 s on a quiet machine; importing torch alone takes longer than this.
+    assert time.monotonic() - began < 3
+    for name, command in program.COMMANDS.items():
+        assert f" {name} " in done.stdout
+        assert command.help.split()[0] in done.stdout
+    assert done.stdout.rstrip().endswith("\n[]")
+
+
+@pytest.mark.parametrize("name", list(program.COMMANDS))
+def test_the_help_of_each_command_gives_an_example(name: str) -> None:
+    command = program.COMMANDS[name].load(name)
+
+    assert command.help
+    assert command.epilog == f"Example: [bold]{program.COMMANDS[name].example}[/bold]"
+    assert name in program.COMMANDS[name].example
+
+
+def test_a_command_that_does_not_exist() -> None:
+    assert "Did you mean 'inspect'?" in loco("inpect", code=2).stderr
+
+
+def test_errors_for_the_user_are_a_message_on_stderr_and_their_exit_code() -> None:
+    done = loco("config", "show", "quickstart", "optimizer.lrr=1", code=2)
+
+    assert done.stdout == ""
+    assert "did you mean optimizer.lr?" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def fail_with(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(**_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(program, "app", fail)
+
+
+def test_brackets_in_a_message_are_text_not_markup(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fail_with(CheckpointError("no checkpoint", got="[bold]", fix="train"), monkeypatch)
+
+    with pytest.raises(SystemExit) as ended:
+        program.main()
+
+    assert ended.value.code == CheckpointError.exit_code
+    assert capsys.readouterr().err == "no checkpoint\n  got: [bold]\n  to do: train\n"
+
+
+def test_bugs_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_with(ZeroDivisionError(), monkeypatch)
+
+    with pytest.raises(ZeroDivisionError):
+        program.main()
+
+
+def test_what_config_show_prints_is_a_run_file(tmp_path: Path) -> None:
+    shown = loco("config", "show", "quickstart", "optimizer.lr=0.25").stdout
+    (tmp_path / "run.yaml").write_text(shown)
+
+    assert "lr: 0.25  # override" in shown
+    assert load_run(tmp_path / "run.yaml").config == load_run("quickstart", ["optimizer.lr=0.25"]).config
+
+
+def test_config_list_names_what_is_shipped() -> None:
+    listed = loco("config", "list").stdout
+    for name in ("quickstart", "llama-1b", "diloco", "loopback"):
+        assert name in listed
+
+
+def test_launch_local_of_another_run_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "run_digest").write_text("another\n")
+
+    done = loco("launch", "local", "--run", "quickstart", f"run_dir={tmp_path}", "device=cpu", "--json", code=2)
+
+    assert f"{tmp_path} holds another run" in done.stderr
+    assert "run_dir=" in done.stderr
+
+
+def test_launch_local_gives_a_summary_and_the_islands_exit_code(tmp_path: Path) -> None:
+    # The data is not there, so that each island ends early: with the settings' error code.
+    overrides = [f"run_dir={tmp_path / 'run'}", "parallel.tensor=1", "device=cpu", "data.tokenizer=/no/such/file"]
+
+    done = loco("launch", "local", "--run", "quickstart", "--islands", "1", *overrides, "--json", code=3)
+
+    summary = json.loads(done.stdout)
+    assert (summary["run"], summary["exit_code"], summary["failed_island"]) == ("quickstart", 3, 0)
+    assert "/no/such/file" in done.stderr
+
+
+def test_the_rendezvous_publishes_its_address_serves_and_ends_well_at_sigterm(tmp_path: Path) -> None:
+    published = tmp_path / "the address"
+    command = [*LOCO, "rendezvous", "--host", "127.0.0.1", "--port", "0", "--address-file", str(published)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        deadline = time.monotonic() + 60
+        while not published.is_file():
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        host, port = published.read_text().split(":")
+        socket.create_connection((host, int(port)), timeout=10).close()
+        in_use = loco("rendezvous", "--host", "127.0.0.1", "--port", port, code=5)
+        assert "choose a free port" in in_use.stderr
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=20) == 0
+    finally:
+        process.kill()
+        process.communicate()
