@@ -109,8 +109,9 @@ def _use_accelerator(device: torch.device) -> None:
             got=f"{get_accelerator().device_name()}, by the environment variable DS_ACCELERATOR",
             fix="unset DS_ACCELERATOR, or set device=cpu",
         )
-    # It puts the model on the GPU of that number; where a launcher shows each rank one GPU only, LOCAL_RANK is another.
-    os.environ["LOCAL_RANK"] = str(device.index or 0)
+    # It puts the model on the GPU of that number; where a launcher shows each rank one GPU only, the two differ.
+    if device.type == "cuda" or "LOCAL_RANK" not in os.environ:
+        os.environ["LOCAL_RANK"] = str(device.index or 0)
 
 
 def _check_rank_order(layout: Layout) -> None:

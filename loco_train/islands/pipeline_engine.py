@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import deepspeed
 import torch
+import torch.distributed as dist
 from deepspeed.pipe import PipelineModule
+from deepspeed.runtime.pipe.schedule import ReduceTiedGrads
 from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
 from torch import Tensor
 from torch.optim import Optimizer
@@ -48,6 +51,8 @@ class PipelinedEngine:
                 config=deepspeed_settings(config, device=device),
                 dist_init_required=False,
             )
+        if config.model.tied_embeddings:
+            _keep_tied_copies_equal(engine, layout)
         views = ParameterViews(
             masters_of(engine.optimizer, parameters), layout, device=device, tied_numel=_tied_numel(config)
         )
@@ -86,6 +91,30 @@ def _pipeline(config: RunConfig, layout: Layout) -> Any:
         loss_fn=mean_loss,
         partition_method=f"type:{DecoderBlock.__name__}",  # equally many blocks for each stage
     )
+
+
+def _keep_tied_copies_equal(engine: Any, layout: Layout) -> None:
+    """Sum a tied weight's gradient over both stages and all data ranks in one reduction, the same on both.
+
+    DeepSpeed adds the two stages' gradients and then reduces each stage's over its data ranks, in an order of addition
+    that depends on where the gradient lies in a buffer: with three data ranks the copies went apart in the last bit.
+    What is left for that reduction here is a sum of equal values, which no order changes.
+    """
+    groups = {index: dist.new_group(_end_stage_ranks(layout, index)) for index in range(layout.tensor)}
+    group = groups[layout.tensor_index]
+
+    def reduce_tied_gradients(self: Any) -> None:
+        for weight, _ in self.module.get_tied_weights_and_groups():
+            gradient = weight._hp_grad if self.using_bf16_optimizer else weight.grad
+            dist.all_reduce(gradient, group=group)
+            gradient.div_(layout.data)
+
+    engine._INSTRUCTION_MAP = engine._INSTRUCTION_MAP | {ReduceTiedGrads: reduce_tied_gradients}
+
+
+def _end_stage_ranks(layout: Layout, tensor_index: int) -> list[int]:
+    ranks = (replace(layout, rank=rank) for rank in range(layout.tensor * layout.data * layout.pipeline))
+    return [r.rank for r in ranks if r.tensor_index == tensor_index and (r.is_first_stage or r.is_last_stage)]
 
 
 def _examples(micro_batches: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:

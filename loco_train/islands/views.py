@@ -109,9 +109,6 @@ class ParameterViews:
     def verify_copies(self) -> None:
         """Check that low-precision copies equal the cast masters, and that copies on several ranks are bit-equal.
 
-        A tied weight's two stages sum gradients over more than two data ranks in different orders, and may differ in
-        the last bit between two writes; call this right after `write`, `fill` or `restore`.
-
         Raises:
             CopiesDiffer: on every rank of the island if any copy of any rank differs.
         """

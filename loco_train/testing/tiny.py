@@ -30,6 +30,7 @@ _TINY: dict[str, Any] = {
     "batch": {"sequence_length": 16, "island": 8, "micro": 2},
     # With the usual eps of 1e-8 Adam turns rounding on near-zero gradients into whole steps, and no two layouts agree.
     "optimizer": {"eps": 1e-4},
+    "evaluation": {"sequences": 24},
     "precision": {"parameters": "fp32"},
 }
 
