@@ -21,13 +21,12 @@ TWO_RANKS: dict[str, Overrides] = {
     "ZeRO 1": {"parallel.data": 2},
     "ZeRO 2": {"parallel.data": 2, "parallel.zero_stage": 2},
     "ZeRO 3": {"parallel.data": 2, "parallel.zero_stage": 3},
-    # An odd hidden size would not fit the heads; three heads of 2 make norms of 6, which two ranks cut 3 and 3, and
-    # an embedding of 7 x 6 = 42; with DP 4 below no parameter divides evenly.
     "ZeRO 3, some parameters not kept gathered": {"parallel.data": 2, "parallel.zero_stage": 3, "kept": 100},
     "PP2": {"parallel.pipeline": 2},
     "PP2 tied": {"parallel.pipeline": 2} | TIED,
     "TP2": {"parallel.tensor": 2},
 }
+# Norms of 6 and an embedding of 61 x 6 = 366 elements: four data ranks divide neither.
 UNEVEN: Overrides = {
     "model.hidden_size": 6,
     "model.attention_heads": 3,
