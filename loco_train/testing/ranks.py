@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -75,9 +75,16 @@ def run_ranks(function: Callable[..., Any], *args: Any, ranks: int = 2, timeout_
 
 
 def run_islands(
-    function: Callable[..., Any], *args: Any, islands: int = 2, ranks: int = 1, timeout_seconds: float = 120
+    function: Callable[..., Any],
+    *args: Any,
+    islands: int = 2,
+    ranks: int = 1,
+    timeout_seconds: float = 120,
+    mortal: Collection[int] = (),
 ) -> list[list[Any]]:
     """Call `function(world, *args)` on islands * ranks processes; each island has its own default group.
+
+    mortal: islands whose processes may die without a result, which is then None.
 
     Returns results[island][rank]. Raises RankFailed.
     """
@@ -87,11 +94,13 @@ def run_islands(
     with tempfile.TemporaryDirectory(prefix="loco-ranks-") as folder:
         address = f"127.0.0.1:{store.port}"
         worlds = [World(i, islands, r, ranks, address, Path(folder)) for i in range(islands) for r in range(ranks)]
-        results = _run(_Call.of(function), worlds, args, timeout_seconds)
+        results = _run(_Call.of(function), worlds, args, timeout_seconds, mortal)
     return [results[i * ranks : (i + 1) * ranks] for i in range(islands)]
 
 
-def _run(call: _Call, worlds: list[World], args: tuple[Any, ...], timeout_seconds: float) -> list[Any]:
+def _run(
+    call: _Call, worlds: list[World], args: tuple[Any, ...], timeout_seconds: float, mortal: Collection[int]
+) -> list[Any]:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["loco_train.testing.preload"])
     processes, readers = [], []
@@ -103,7 +112,7 @@ def _run(call: _Call, worlds: list[World], args: tuple[Any, ...], timeout_second
         processes.append(process)
         readers.append(reader)
     try:
-        return _collect(worlds, readers, time.monotonic() + timeout_seconds)
+        return _collect(worlds, readers, time.monotonic() + timeout_seconds, mortal)
     finally:
         for process in processes:
             process.join(timeout=2)
@@ -112,7 +121,7 @@ def _run(call: _Call, worlds: list[World], args: tuple[Any, ...], timeout_second
                 process.join()
 
 
-def _collect(worlds: list[World], readers: list[Connection], deadline: float) -> list[Any]:
+def _collect(worlds: list[World], readers: list[Connection], deadline: float, mortal: Collection[int]) -> list[Any]:
     results: dict[int, Any] = {}
     failures: dict[int, str] = {}
     waiting = dict(enumerate(readers))
@@ -124,23 +133,21 @@ def _collect(worlds: list[World], readers: list[Connection], deadline: float) ->
             failures.update(dict.fromkeys(waiting, "no answer within the deadline"))
             break
         for index in [i for i, reader in waiting.items() if reader in ready]:
-            _receive(index, waiting.pop(index), results, failures)
+            failed, value = _receive(waiting.pop(index), may_die=worlds[index].island in mortal)
+            (failures if failed else results)[index] = value
     if failures:
         told = [f"island {worlds[i].island} rank {worlds[i].rank}: {text}" for i, text in sorted(failures.items())]
         raise RankFailed("\n".join(told))
     return [results[i] for i in range(len(worlds))]
 
 
-def _receive(index: int, reader: Connection, results: dict[int, Any], failures: dict[int, str]) -> None:
+def _receive(reader: Connection, *, may_die: bool) -> tuple[bool, Any]:
+    """(whether the rank failed, its result or what went wrong)."""
     try:
         failed, value = pickle.loads(reader.recv_bytes())
     except EOFError:
-        failures[index] = "the process died"
-        return
-    if failed:
-        failures[index] = value
-    else:
-        results[index] = value
+        return (False, None) if may_die else (True, "the process died")
+    return failed, value
 
 
 def _worker(call: _Call, world: World, pickled_args: bytes, writer: Connection) -> None:

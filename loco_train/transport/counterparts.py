@@ -82,6 +82,8 @@ class Counterparts:
             own_store = PrefixStore(f"{prefix}/position/{position}", store)
             with self.sockets.watching(), _as_transport_errors(f"connecting position {position}", timeout_seconds):
                 self._group = self._build(own_store, interface)
+                # Connections may be made at their first use: now, where it is said which position does not connect.
+                self._group.allreduce([torch.zeros(count, device=self.device)], _sum_options()).wait()
 
     def mean(self, tensor: Tensor) -> PendingMean:
         """Start replacing `tensor` by its mean over all islands; the result is bit-equal on each.

@@ -38,9 +38,10 @@ class SocketMeter:
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
         """Remember the TCP sockets that this process opens inside the block."""
-        before = set(_tcp_sockets())
+        # By inode: the number of a socket that was closed meanwhile is given to the next one.
+        before = set(_tcp_sockets().values())
         yield
-        self._descriptors = [fd for fd in _tcp_sockets() if fd not in before]
+        self._descriptors = [fd for fd, inode in _tcp_sockets().items() if inode not in before]
 
     def bytes_sent(self) -> int | None:
         """Since the sockets were opened; None where the kernel does not tell (other systems, NCCL over InfiniBand)."""
@@ -49,11 +50,12 @@ class SocketMeter:
         return sum(known) if known else None
 
 
-def _tcp_sockets() -> list[int]:
-    """Descriptors of this process that are connected TCP sockets; none on systems without /proc."""
+def _tcp_sockets() -> dict[int, int]:
+    """Inode of each descriptor of this process that is a TCP socket; none on systems without /proc."""
     if sys.platform != "linux":
-        return []
-    return [fd for fd in map(int, os.listdir("/proc/self/fd")) if _bytes_sent(fd) is not None]
+        return {}
+    descriptors = [fd for fd in map(int, os.listdir("/proc/self/fd")) if _bytes_sent(fd) is not None]
+    return {fd: os.fstat(fd).st_ino for fd in descriptors}
 
 
 def _bytes_sent(fd: int) -> int | None:

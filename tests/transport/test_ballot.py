@@ -1,0 +1,65 @@
+"""One decision for all ranks of all islands."""
+
+import time
+
+import pytest
+
+from loco_train.errors import DeadlineExceeded
+from loco_train.testing import World, run_islands, run_ranks
+from loco_train.transport.ballot import Ballot
+from loco_train.transport.store import connect_rendezvous
+
+
+def ballot(world: World, *, timeout_seconds: float = 20) -> tuple[Ballot, object]:
+    store = connect_rendezvous(world.rendezvous, timeout_seconds=10)
+    where = {"index": world.island, "count": world.islands, "timeout_seconds": timeout_seconds}
+    return Ballot(store, prefix="run", **where), store
+
+
+def decide_rounds(world: World) -> tuple[list[dict[int, str]], int]:
+    votes, store = ballot(world)
+    found = [votes.decide(f"round-{r}", "ok") for r in range(20)]
+    bad_here = world.island == 1 and world.rank == 1
+    found.append(votes.decide("last", "non-finite" if bad_here else "ok"))
+    return found, store.num_keys()
+
+
+def test_one_bad_rank_is_seen_by_every_rank_and_old_votes_are_gone():
+    for island in run_islands(decide_rounds, islands=3, ranks=2):
+        for found, keys in island:
+            assert found == [{}] * 20 + [{1: "non-finite"}]
+            # Two rounds of three islands' votes at most, and the store's own few: not 21 rounds.
+            assert keys < 20
+
+
+def wait_in_vain(world: World) -> tuple[str, float]:
+    store = connect_rendezvous(world.rendezvous, timeout_seconds=10)
+    votes = Ballot(store, prefix="run", index=0, count=2, timeout_seconds=1)
+    begin = time.monotonic()
+    with pytest.raises(DeadlineExceeded) as caught:
+        votes.decide("round-0", "ok")
+    return str(caught.value), time.monotonic() - begin
+
+
+def test_an_island_that_does_not_vote_is_named_on_every_rank_by_the_deadline():
+    for message, seconds in run_ranks(wait_in_vain, ranks=2):
+        assert "island 1 did not reach round-0 within 1 s" in message
+        assert seconds < 10
+
+
+def fail_alone(world: World) -> dict[int, str]:
+    store = connect_rendezvous(world.rendezvous, timeout_seconds=10)
+    return Ballot(store, prefix="run", index=0, count=2, timeout_seconds=60).decide("round-0", "failed")
+
+
+def test_an_island_that_failed_does_not_wait_for_the_dead():
+    assert run_ranks(fail_alone, ranks=2, timeout_seconds=30) == [{0: "failed"}] * 2
+
+
+def alone(world: World) -> list[dict[int, str]]:
+    votes = Ballot(None, prefix="run", index=0, count=1, timeout_seconds=1)
+    return [votes.decide("a", "ok"), votes.decide("b", "bad")]
+
+
+def test_one_island_decides_by_itself():
+    assert run_ranks(alone, ranks=2) == [[{}, {0: "bad"}]] * 2
