@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
@@ -26,6 +27,8 @@ from loco_train.launch.run_folder import ClaimedFolder, claim_run_folder
 _POLL_SECONDS = 0.1
 _RENDEZVOUS_START_SECONDS = 120.0
 _SHOWN_LOG_LINES = 15
+# torchrun ends a failed job's log with two pages of its own; the rank's last words are before them.
+_TORCHRUN_LINE = re.compile(r"[WE]\d{4} .* torch/distributed/elastic/\S+\] (?P<text>.*)")
 
 
 @dataclass(frozen=True)
@@ -230,8 +233,16 @@ def _exit_code(child: Child, standing: Standing, island: int) -> int:
 
 def _tell_failure(child: Child, standing: Standing, island: int) -> None:
     failure = standing.failures.get(island)
-    text = failure.message if failure else "\n".join(child.last_lines(_SHOWN_LOG_LINES))
+    text = failure.message if failure else "\n".join(last_words(child.last_lines(1000)))
     _say(f"{child.name} failed (whole log: {child.log}):\n{text}")
+
+
+def last_words(lines: Sequence[str]) -> list[str]:
+    """The end of what the ranks wrote, and torchrun's line on the rank that failed, without the rest of torchrun's."""
+    told = [(index, match["text"]) for index, line in enumerate(lines) if (match := _TORCHRUN_LINE.match(line))]
+    end = told[0][0] if told else len(lines)
+    verdict = [text for _, text in told if text.startswith("failed (exitcode")]
+    return [*lines[:end][-_SHOWN_LOG_LINES:], *verdict[:1]]
 
 
 def _say(text: str) -> None:

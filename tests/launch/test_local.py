@@ -119,6 +119,16 @@ def test_a_failed_island_gives_the_exit_code_and_the_others_are_ended(
     assert "island 1 ends with 3" in shown, "the end of the island's log"
 
 
+def test_the_last_words_of_a_rank_come_before_torchruns(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    result = launch(tmp_path, {"parallel.data": 2}, ["4"])
+
+    assert (result.exit_code, result.failed_island) == (1, 0), "no event tells more; torchrun ends with 1"
+    shown = capfd.readouterr().err.splitlines()
+    assert "island 0 ends with 4" in shown
+    assert shown[-1].startswith("failed (exitcode: 4) local_rank: ")
+    assert len(shown) <= 1 + 15 + 1
+
+
 def test_what_an_island_says_of_its_failure_is_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     result = launch(tmp_path, {"rounds": 4}, ["fail-with-event"])
 
