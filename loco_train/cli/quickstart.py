@@ -5,7 +5,6 @@ from __future__ import annotations
 import json as json_format
 import math
 import os
-import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,6 +19,7 @@ from loco_train.config.schema import RunConfig
 from loco_train.errors import ConversionError
 from loco_train.launch.local import launch_local
 from loco_train.launch.placement import visible_devices
+from loco_train.launch.run_folder import clear_run_folder
 from loco_train.telemetry.report import IslandReport, island_report
 from loco_train.units import format_bytes
 
@@ -69,7 +69,7 @@ def quickstart(
     config = resolved.config
     run_dir = Path(config.run_dir)
     if fresh or (run_dir / "summary.json").is_file():
-        _start_over(run_dir)
+        clear_run_folder(run_dir, keep="data")
     _build_data(config, console)
     console.print(f"training on {config.islands.count} islands of {config.parallel.ranks} ranks; logs: {run_dir}/logs")
     result = launch_local(resolved)
@@ -90,14 +90,6 @@ def _fitting_gpus(devices: list[str]) -> list[str]:
         return []
     tensor = 2 if len(devices) >= 4 else 1
     return [f"parallel.tensor={tensor}", f"islands.count={len(devices) // tensor}"]
-
-
-def _start_over(run_dir: Path) -> None:
-    """Everything of an earlier quickstart but its data."""
-    for entry in run_dir.iterdir() if run_dir.is_dir() else ():
-        if entry.name == "data":
-            continue
-        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
 
 def _build_data(config: RunConfig, console: Console) -> None:
@@ -196,13 +188,15 @@ def _known(loss: float | None) -> float:
 
 def _show(summary: Summary, run_dir: Path, console: Console) -> None:
     table = Table(title="Quickstart", title_justify="left", show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
     less = f", {summary.bytes_data_parallel / summary.bytes_between_islands:.0f} times less than data parallel"
     sent = format_bytes(summary.bytes_between_islands) + (less if summary.bytes_between_islands else "")
     islands = ", ".join("-" if loss is None else f"{loss:.4f}" for loss in summary.heldout_loss_islands)
     rows = {
         "held-out loss, before": f"{summary.heldout_loss_before:.4f} (perplexity {summary.perplexity_before:,.1f})",
         "held-out loss, consensus": f"{summary.heldout_loss_after:.4f} (perplexity {summary.perplexity_after:,.1f})",
-        "each island before its last outer step": islands,
+        "each island before merging": islands,
         "the export in transformers": f"{summary.heldout_loss_transformers:.4f}",
         "tokens": f"{summary.tokens:,} at {summary.tokens_per_second:,.0f} a second",
         "sent between islands": sent,

@@ -40,20 +40,17 @@ def run_rank(run: str, overrides: list[str], *, run_id: str) -> None:
     environment = rank_environment(os.environ, expected_ranks=config.parallel.ranks)
     device = assembly.choose_device(config, local_rank=environment.local_rank)
     events = assembly.build_events(config, rank=environment.rank)
-    step = round_ = 0
+    trainer = None
     try:
         assembly.join_default_group(environment, config=config, device=device)
         trainer = assembly.build_trainer(
             config, environment, run_id=run_id or config.name, device=device, events=events
         )
-        step, round_ = trainer.progress.step, trainer.progress.round
         trainer.run()
     except LocoError as error:
-        events.emit(
-            RunFailed(
-                step=step, round=round_, error=type(error).__name__, message=str(error), exit_code=error.exit_code
-            )
-        )
+        step, round_ = (trainer.progress.step, trainer.progress.round) if trainer else (0, 0)
+        kind = type(error).__name__
+        events.emit(RunFailed(step=step, round=round_, error=kind, message=str(error), exit_code=error.exit_code))
         raise
     finally:
         events.close()

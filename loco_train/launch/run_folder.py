@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,9 @@ from loco_train.config.compare import differences, run_digest
 from loco_train.config.load import ResolvedRun, load_run
 from loco_train.config.save import save_resolved
 from loco_train.errors import ConfigError, EnvironmentProblem
+
+
+_LOCK = ".launcher.lock"
 
 
 @dataclass(frozen=True)
@@ -54,10 +58,24 @@ def claim_run_folder(resolved: ResolvedRun) -> Iterator[ClaimedFolder]:
         yield folder
 
 
+def clear_run_folder(path: Path, *, keep: str) -> None:
+    """Remove all of a run but the entry `keep`.
+
+    Raises:
+        EnvironmentProblem: a launcher runs it now.
+    """
+    if not path.is_dir():
+        return
+    with _locked(path):
+        for entry in path.iterdir():
+            if entry.name not in (keep, _LOCK):
+                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+
+
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     # Held by the open file, so that the kernel gives it up even when this process is killed.
-    with (path / ".launcher.lock").open("a") as lock:
+    with (path / _LOCK).open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
