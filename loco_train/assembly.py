@@ -195,6 +195,7 @@ def build_outer_step(
             index=islands.index,
             count=islands.count,
             timeout_seconds=network.exchange_timeout,
+            hopeless=communicator.lost,
         ),
         clock=clock,
     )

@@ -79,6 +79,10 @@ def huggingface_loss(folder: Path, batches: Iterable[Tensor], *, device: str = "
 def load_model(folder: Path, *, device: str = "cpu") -> Any:
     """The model in a Hugging Face folder, in fp32 and evaluation mode; nothing is looked up on the internet."""
     from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    # Its bar writes between the lines of ours.
+    logging.disable_progress_bar()
 
     if not (folder / "config.json").is_file():
         raise ConversionError(f"{folder} is no Hugging Face model: it has no config.json", fix="run loco export first")

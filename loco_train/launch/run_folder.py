@@ -16,7 +16,6 @@ from loco_train.config.load import ResolvedRun, load_run
 from loco_train.config.save import save_resolved
 from loco_train.errors import ConfigError, EnvironmentProblem
 
-
 _LOCK = ".launcher.lock"
 
 

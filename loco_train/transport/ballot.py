@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch.distributed import Store
 
-from loco_train.errors import DeadlineExceeded
+from loco_train.errors import DeadlineExceeded, PeerLost
 from loco_train.transport.island import agree_in_island, on_leader
 from loco_train.transport.store import wait_for
 
@@ -17,13 +19,24 @@ class Ballot:
     The leader of an island (rank 0) votes for it and reads the others' votes.
     """
 
-    def __init__(self, store: Store | None, *, prefix: str, index: int, count: int, timeout_seconds: float) -> None:
-        """store: None for one island. prefix: of this run on the store. timeout_seconds: for the other islands."""
+    def __init__(
+        self,
+        store: Store | None,
+        *,
+        prefix: str,
+        index: int,
+        count: int,
+        timeout_seconds: float,
+        hopeless: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """store: None for one island. prefix: of this run on the store. timeout_seconds: for the other islands.
+        hopeless: whether an island is known to be gone, which ends the wait for votes before the deadline."""
         self._store = store
         self._prefix = prefix
         self._index = index
         self._count = count
         self._timeout_seconds = timeout_seconds
+        self._hopeless = hopeless
         self._last_key: str | None = None
 
     def decide(self, key: str, verdict: str) -> dict[int, str]:
@@ -47,9 +60,14 @@ class Ballot:
         if mine:
             return mine
         keys = [self._key(key, island) for island in range(self._count)]
-        missing = wait_for(self._store, keys, timeout_seconds=self._timeout_seconds)
+        missing = wait_for(self._store, keys, timeout_seconds=self._timeout_seconds, hopeless=self._hopeless)
         if missing:
             absent = ", ".join(str(island) for island, name in enumerate(keys) if name in missing)
+            if self._hopeless():
+                raise PeerLost(
+                    f"island {absent} did not reach {key}, and a connection to the other islands is closed",
+                    fix="look at its log, then start the run again: it resumes from the last common checkpoint",
+                )
             raise DeadlineExceeded(
                 f"island {absent} did not reach {key} within {self._timeout_seconds:g} s",
                 fix="look at its log; if it is only slow, raise network.exchange_timeout",

@@ -115,6 +115,10 @@ class Counterparts:
         self._broken = self._broken or _typed(error, "exchanging with the other islands", self._timeout_seconds)
         return self._broken
 
+    def lost(self) -> bool:
+        """Whether a counterpart is known to be gone: the group is dead, or one of its connections is closed."""
+        return self._broken is not None or self.sockets.any_closed()
+
     def close(self) -> None:
         """Give the connections back."""
         self._group = None

@@ -11,8 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 # Offset of tcpi_bytes_sent (u64) in Linux's struct tcp_info, after tcpi_delivered_ce; there since Linux 4.19.
-_TCP_INFO_BYTES_SENT = 200
+_BYTES_SENT_OFFSET = 200
 _TCP_INFO_LENGTH = 256
+# tcpi_state, the first byte: TCP_CLOSE, TCP_CLOSE_WAIT (the other side has ended), and the closing states.
+_CLOSED_STATES = (4, 5, 6, 7, 8, 9, 11)
 
 
 @dataclass
@@ -33,7 +35,7 @@ class SocketMeter:
     Reads the sockets of this process alone, so that an island's own traffic on the same interface is not counted.
     """
 
-    _descriptors: list[int] = field(default_factory=list)
+    _inodes: dict[int, int] = field(default_factory=dict)
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
@@ -41,13 +43,17 @@ class SocketMeter:
         # By inode: the number of a socket that was closed meanwhile is given to the next one.
         before = set(_tcp_sockets().values())
         yield
-        self._descriptors = [fd for fd, inode in _tcp_sockets().items() if inode not in before]
+        self._inodes = {fd: inode for fd, inode in _tcp_sockets().items() if inode not in before}
 
     def bytes_sent(self) -> int | None:
         """Since the sockets were opened; None where the kernel does not tell (other systems, NCCL over InfiniBand)."""
-        counts = [_bytes_sent(fd) for fd in self._descriptors]
+        counts = [_bytes_sent(fd) for fd in self._inodes]
         known = [count for count in counts if count is not None]
         return sum(known) if known else None
+
+    def any_closed(self) -> bool:
+        """Whether one of these sockets is closed, by either side: the kernel tells at once when a process ends."""
+        return any(_inode(fd) != inode or _state(fd) in _CLOSED_STATES for fd, inode in self._inodes.items())
 
 
 def _tcp_sockets() -> dict[int, int]:
@@ -58,18 +64,35 @@ def _tcp_sockets() -> dict[int, int]:
     return {fd: os.fstat(fd).st_ino for fd in descriptors}
 
 
+def _inode(fd: int) -> int | None:
+    try:
+        return os.fstat(fd).st_ino
+    except OSError:
+        return None
+
+
 def _bytes_sent(fd: int) -> int | None:
+    info = _tcp_info(fd)
+    if len(info) < _BYTES_SENT_OFFSET + 8:
+        return None
+    return int(struct.unpack_from("Q", info, _BYTES_SENT_OFFSET)[0])
+
+
+def _state(fd: int) -> int | None:
+    info = _tcp_info(fd)
+    return info[0] if info else None
+
+
+def _tcp_info(fd: int) -> bytes:
+    """The kernel's struct tcp_info of a TCP socket; empty for anything else."""
     try:
         duplicate = socket.socket(fileno=os.dup(fd))
     except OSError:
-        return None
+        return b""
     with duplicate:
         if duplicate.type != socket.SOCK_STREAM or duplicate.family not in (socket.AF_INET, socket.AF_INET6):
-            return None
+            return b""
         try:
-            info = duplicate.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_LENGTH)
+            return duplicate.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_LENGTH)
         except OSError:
-            return None
-    if len(info) < _TCP_INFO_BYTES_SENT + 8:
-        return None
-    return int(struct.unpack_from("Q", info, _TCP_INFO_BYTES_SENT)[0])
+            return b""

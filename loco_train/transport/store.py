@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Callable
 from datetime import timedelta
 
-from torch.distributed import DistNetworkError, DistStoreError, Store, TCPStore
+from torch.distributed import DistNetworkError, Store, TCPStore
 
 from loco_train.errors import ConfigError, DeadlineExceeded, EnvironmentProblem, TransportError
+
+# Between two looks at the store: short for islands that arrive together, long for those that wait for minutes.
+_SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.001, 0.5
 
 
 def serve_rendezvous(host: str, port: int) -> TCPStore:
@@ -54,19 +58,28 @@ def connect_rendezvous(address: str, *, timeout_seconds: float) -> TCPStore:
             time.sleep(0.2)
 
 
-def wait_for(store: Store, keys: list[str], *, timeout_seconds: float) -> list[str]:
+def wait_for(
+    store: Store, keys: list[str], *, timeout_seconds: float, hopeless: Callable[[], bool] = lambda: False
+) -> list[str]:
     """Wait until all keys are there; the ones still missing at the deadline (none: all there).
+
+    hopeless: asked again and again; true ends the wait as if at the deadline.
 
     Raises:
         TransportError: the store itself is gone.
     """
+    deadline = time.monotonic() + timeout_seconds
+    pause_seconds = _SHORTEST_PAUSE_SECONDS
     try:
-        store.wait(keys, timedelta(seconds=timeout_seconds))
-        return []
-    except DistStoreError:
-        return [key for key in keys if not store.check([key])]
+        # The store's own wait cannot be left early, and prints a page of C++ frames at its deadline.
+        while not store.check(keys):
+            if time.monotonic() >= deadline or hopeless():
+                return [key for key in keys if not store.check([key])]
+            time.sleep(pause_seconds)
+            pause_seconds = min(2 * pause_seconds, _LONGEST_PAUSE_SECONDS)
     except RuntimeError as error:
         raise lost_store(error) from error
+    return []
 
 
 def lost_store(error: Exception) -> TransportError:

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from loco_train.errors import DeadlineExceeded
+from loco_train.errors import DeadlineExceeded, PeerLost
 from loco_train.testing import World, run_islands, run_ranks
 from loco_train.transport.ballot import Ballot
 from loco_train.transport.store import connect_rendezvous
@@ -63,3 +63,20 @@ def alone(world: World) -> list[dict[int, str]]:
 
 def test_one_island_decides_by_itself():
     assert run_ranks(alone, ranks=2) == [[{}, {0: "bad"}]] * 2
+
+
+def give_up(world: World) -> tuple[str, float]:
+    store = connect_rendezvous(world.rendezvous, timeout_seconds=10)
+    begin = time.monotonic()
+    votes = Ballot(
+        store, prefix="run", index=0, count=2, timeout_seconds=60, hopeless=lambda: time.monotonic() > begin + 0.5
+    )
+    with pytest.raises(PeerLost) as caught:
+        votes.decide("round-0", "ok")
+    return str(caught.value), time.monotonic() - begin
+
+
+def test_an_island_known_to_be_gone_is_not_waited_for():
+    for message, seconds in run_ranks(give_up, ranks=2):
+        assert "island 1 did not reach round-0" in message
+        assert seconds < 20

@@ -83,9 +83,14 @@ def test_counted_bytes_are_those_on_the_sockets_within_three_percent(islands):
 def exchange_with_a_dying_island(world: World, how: int, timeout_seconds: float) -> tuple[str, float, float, str]:
     group = counterparts(world, timeout_seconds=timeout_seconds)
     group.mean(torch.ones(1000)).wait()
+    assert not group.lost()
+    dist.barrier()
     if world.island == 1:
         os.kill(os.getpid(), how)
-    time.sleep(0.3)
+    deadline = time.monotonic() + 10
+    while not group.lost():
+        assert time.monotonic() < deadline, "the kernel did not tell that the other side has ended"
+        time.sleep(0.01)
     begin = time.monotonic()
     with pytest.raises(TransportError) as caught:
         group.mean(torch.ones(1000)).wait()
@@ -93,6 +98,7 @@ def exchange_with_a_dying_island(world: World, how: int, timeout_seconds: float)
     with pytest.raises(TransportError) as again:
         group.mean(torch.ones(1000))
     assert again.value is caught.value
+    assert group.lost()
     own = torch.ones(1)
     dist.all_reduce(own)  # the island's own group is not touched by it
     return type(caught.value).__name__, seconds, own.item(), str(caught.value)
