@@ -1,0 +1,44 @@
+"""Figures in the README are those of the committed row, and its commands exist."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+ROW = json.loads((ROOT / "docs/results/quickstart.json").read_text())
+
+
+def figure(label: str) -> list[float]:
+    line = next(line for line in README.splitlines() if line.startswith(f"| {label}"))
+    return [float(text.replace(",", "")) for text in re.findall(r"[\d,]*\d\.?\d*", line.removeprefix(f"| {label}"))]
+
+
+def test_the_table_is_the_row():
+    assert figure("held-out loss, before") == [round(ROW["heldout_loss_before"], 2), round(ROW["perplexity_before"])]
+    after = [ROW["rounds"], round(ROW["heldout_loss_after"], 2), round(ROW["perplexity_after"], 1)]
+    assert figure("held-out loss, consensus after") == after
+    assert figure("each island before merging") == [round(loss, 2) for loss in ROW["heldout_loss_islands"]]
+    assert figure("the export in transformers") == [round(ROW["heldout_loss_transformers"], 2)]
+    assert figure("tokens") == [ROW["tokens"], round(ROW["tokens_per_second"])]
+    times_less = ROW["bytes_data_parallel"] / ROW["bytes_between_islands"]
+    assert figure("sent between islands") == [round(ROW["bytes_between_islands"] / 1e6, 1), round(times_less)]
+    assert figure("time in inner steps") == [round(100 * ROW["compute_utilization"])]
+    assert f"in {ROW['seconds_with_installation']:.0f} seconds" in README
+
+
+def test_every_loco_command_in_it_exists():
+    commands = set(re.findall(r"^\s+loco (\w+)", README, flags=re.M)) | {"train"}
+    help_text = subprocess.run([sys.executable, "-m", "loco_train.cli.main", "--help"], capture_output=True, text=True)
+    assert help_text.returncode == 0
+    for command in commands:
+        assert re.search(rf"\b{command}\b", help_text.stdout), command
+
+
+def test_every_file_and_folder_it_links_to_is_there():
+    links = re.findall(r"\]\(([^)#]+)\)", README) + re.findall(r"^\s+\./(\S+)", README, flags=re.M)
+    assert links
+    for link in links:
+        assert (ROOT / link).exists(), link
