@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 from torch.distributed import Store
 
-from loco_train import __version__
 from loco_train.checkpoint import clean_stale, island_checkpoints
-from loco_train.config.compare import defining_settings
 from loco_train.config.schema import RunConfig
 from loco_train.data.ledger import Ledger
 from loco_train.data.loader import BatchLoader, open_heldout, open_loader
@@ -30,15 +26,17 @@ from loco_train.telemetry.sinks import ConsoleSink, JsonlSink, TensorBoardSink
 from loco_train.training.evaluation import Evaluator
 from loco_train.training.keeper import CheckpointKeeper
 from loco_train.training.loop import Trainer
+from loco_train.training.meeting import Meeting, compare_islands, compare_weights
 from loco_train.training.outer_step import NoOuterStep, OuterStep, SynchronousOuterStep
 from loco_train.training.progress import Progress
 from loco_train.training.resume import agree_on_point, restore
 from loco_train.training.sample_log import SampleLog
 from loco_train.transport.ballot import Ballot
 from loco_train.transport.counterparts import Counterparts, Position
-from loco_train.transport.handshake import compare_documents, tensor_digests
 from loco_train.transport.island import on_leader
 from loco_train.transport.store import connect_rendezvous
+
+T = TypeVar("T")
 
 
 def choose_device(config: RunConfig, *, local_rank: int) -> torch.device:
@@ -103,61 +101,6 @@ def build_events(config: RunConfig, *, rank: int) -> EventLog:
     if config.telemetry.tensorboard:
         sinks.append(TensorBoardSink(path.parent / "tensorboard"))
     return EventLog(sinks)
-
-
-@dataclass(frozen=True)
-class Meeting:
-    """What a rank needs to meet its counterparts: the store (None for one island) and the run's name on it."""
-
-    config: RunConfig
-    store: Store | None
-    run_id: str
-
-    def compare(self, name: str, document: Callable[[], dict[str, Any]]) -> None:
-        """Refuse to go on unless this document is the same on all islands; collective over the island."""
-        islands, store = self.config.islands, self.store
-        if store is None:
-            return
-        mine = document()
-        on_leader(
-            lambda: compare_documents(
-                store,
-                f"{self.run_id}/{name}",
-                index=islands.index,
-                count=islands.count,
-                document=mine,
-                timeout_seconds=self.config.network.rendezvous_timeout,
-            )
-        )
-
-
-def compare_islands(meeting: Meeting, *, loader: BatchLoader, views: ParameterViews) -> None:
-    """Before anything is exchanged: same code, settings, tokenizer, data, and the same shards on every position."""
-    meeting.compare(
-        "settings and data",
-        lambda: {
-            "loco_train": __version__,
-            "settings": defining_settings(meeting.config.model_dump(mode="json")),
-            "data": loader.fingerprint(),
-        },
-    )
-    meeting.compare("parameters", lambda: {"rank": _gather([shard.to_json() for shard in views.shards])})
-
-
-def compare_weights(meeting: Meeting, *, views: ParameterViews) -> None:
-    """Islands that start from different weights would be averaged into one that is none of them."""
-    owned = {shard.name for shard, _, _ in views.owned.ranges()}
-    masters = {key.removeprefix("master/"): t for key, t in views.state().items() if key.startswith("master/")}
-    meeting.compare(
-        "initial weights",
-        lambda: {"rank": _gather(tensor_digests((name, masters[name]) for name in masters if name in owned))},
-    )
-
-
-def _gather(mine: Any) -> dict[str, Any]:
-    everyone: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, mine)
-    return {str(rank): each for rank, each in enumerate(everyone)}
 
 
 def build_outer_step(
@@ -265,7 +208,12 @@ def start_or_resume(meeting: Meeting, *, engine: Engine, outer_step: OuterStep) 
         compare_weights(meeting, views=engine.views)
         outer_step.begin()
         return Progress(), None
-    progress = restore(point, folder=folder, config=config, run_id=meeting.run_id, engine=engine, outer_step=outer_step)
+    progress = meeting.all_succeed(
+        "restoring",
+        lambda: restore(
+            point, folder=folder, config=config, run_id=meeting.run_id, engine=engine, outer_step=outer_step
+        ),
+    )
     return progress, str(folder)
 
 

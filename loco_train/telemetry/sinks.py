@@ -98,7 +98,7 @@ def describe(event: Event, *, total_steps: int) -> str:
             start = f"resumed from {event.resumed_from}" if event.resumed_from else "started"
             return (
                 f"island {event.island} of {event.islands} {start}: run {event.run_name}, {event.ranks} ranks, "
-                f"{event.parameters / 1e6:.2f} M parameters"
+                f"{event.parameters / 1e6:.2f} M parameters, at {at}"
             )
         case StepDone():
             return (

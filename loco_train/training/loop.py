@@ -42,12 +42,14 @@ class Trainer:
     progress: Progress
 
     def run(self) -> None:
-        """Train to the last round.
+        """Train to the last round; at once done where that was reached before.
 
         Raises:
             TransportError, NonFinite: the round could not be ended; after a failed exchange a whole checkpoint from
                 before it has been written.
         """
+        if self.progress.round == self.config.rounds:
+            return
         self.evaluator.before_training(self.progress)
         self.clock.start()
         while self.progress.round < self.config.rounds:

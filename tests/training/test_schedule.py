@@ -1,5 +1,7 @@
 """The learning rate over tokens: ends, middle, and no jump anywhere."""
 
+from itertools import pairwise
+
 import pytest
 
 from loco_train.config.schema import ScheduleConfig
@@ -35,4 +37,4 @@ def test_warmup_over_the_whole_run_never_divides_by_zero():
 def test_never_jumps(kind):
     rates = [rate(t, kind=kind) for t in range(0, TOTAL + 1, 10)]
     # One grid step is 1/100 of the warm-up, the steepest part: 0.0198.
-    assert max(abs(a - b) for a, b in zip(rates, rates[1:], strict=False)) < 0.02
+    assert max(abs(a - b) for a, b in pairwise(rates)) < 0.02

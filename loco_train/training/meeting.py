@@ -1,0 +1,100 @@
+"""Where islands meet before the first step: do they fit each other, and did all of them get ready?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch.distributed as dist
+from torch.distributed import Store
+
+from loco_train import __version__
+from loco_train.config.compare import defining_settings
+from loco_train.config.schema import RunConfig
+from loco_train.data.loader import BatchLoader
+from loco_train.errors import CheckpointError, LocoError
+from loco_train.islands import ParameterViews
+from loco_train.transport.handshake import compare_documents, share, tensor_digests
+from loco_train.transport.island import on_leader
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """What a rank needs to meet its counterparts: the store (None for one island) and the run's name on it."""
+
+    config: RunConfig
+    store: Store | None
+    run_id: str
+
+    def compare(self, name: str, document: Callable[[], dict[str, Any]]) -> None:
+        """Refuse to go on unless this document is the same on all islands; collective over the island."""
+        store = self.store
+        if store is not None:
+            mine = document()
+            on_leader(lambda: compare_documents(store, f"{self.run_id}/{name}", document=mine, **self._place))
+
+    def all_succeed(self, name: str, work: Callable[[], T]) -> T:
+        """What `work` gives, once it succeeded on all islands. Collective over the islands.
+
+        An island that refuses to start would otherwise leave the others training towards an exchange without it.
+
+        Raises:
+            LocoError: this island's own, or one that names the islands where `work` failed.
+        """
+        failure: LocoError | None = None
+        try:
+            result = work()
+        except LocoError as error:
+            failure = error
+        problem = failure.problem if failure else None
+        told = self._share(name, {"problem": problem})
+        if failure:
+            raise failure
+        failed = [f"island {island}: {each['problem']}" for island, each in enumerate(told) if each["problem"]]
+        if failed:
+            raise CheckpointError(f"{name} failed on another island", got="; ".join(failed), fix="see its log")
+        return result
+
+    def _share(self, name: str, document: dict[str, Any]) -> list[dict[str, Any]]:
+        store = self.store
+        if store is None:
+            return [document]
+        return on_leader(lambda: share(store, f"{self.run_id}/{name}", document=document, **self._place))
+
+    @property
+    def _place(self) -> dict[str, Any]:
+        islands = self.config.islands
+        timeout = self.config.network.rendezvous_timeout
+        return {"index": islands.index, "count": islands.count, "timeout_seconds": timeout}
+
+
+def compare_islands(meeting: Meeting, *, loader: BatchLoader, views: ParameterViews) -> None:
+    """Before anything is exchanged: same code, settings, tokenizer, data, and the same shards on every position."""
+    meeting.compare(
+        "settings and data",
+        lambda: {
+            "loco_train": __version__,
+            "settings": defining_settings(meeting.config.model_dump(mode="json")),
+            "data": loader.fingerprint(),
+        },
+    )
+    meeting.compare("parameters", lambda: {"rank": _gather([shard.to_json() for shard in views.shards])})
+
+
+def compare_weights(meeting: Meeting, *, views: ParameterViews) -> None:
+    """Islands that start from different weights would be averaged into one that is none of them."""
+    owned = {shard.name for shard, _, _ in views.owned.ranges()}
+    masters = {key.removeprefix("master/"): t for key, t in views.state().items() if key.startswith("master/")}
+    meeting.compare(
+        "initial weights",
+        lambda: {"rank": _gather(tensor_digests((name, masters[name]) for name in masters if name in owned))},
+    )
+
+
+def _gather(mine: Any) -> dict[str, Any]:
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, mine)
+    return {str(rank): each for rank, each in enumerate(everyone)}

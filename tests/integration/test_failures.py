@@ -1,0 +1,210 @@
+"""Islands that die, go wrong or do not fit: said on every rank, nothing half applied, and the run can go on."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from loco_train.checkpoint import committed_steps, island_checkpoints
+from loco_train.data.ledger import coverage
+from loco_train.errors import CheckpointError, DataError, IslandMismatch, LocoError, NonFinite, TransportError
+from loco_train.telemetry.report import events_path
+from loco_train.testing import World, run_islands, run_ranks
+from loco_train.testing.runs import state_digests, tiny_trainer, write_tiny_data
+
+ROUNDS, INNER_STEPS = 3, 2
+
+
+def settings_of(tiny_data: dict, run_dir: Path, **changes) -> dict:
+    base = {**tiny_data, "run_dir": str(run_dir), "rounds": ROUNDS, "method.inner_steps": INNER_STEPS}
+    return {**base, "parallel.tensor": 2, "network.exchange_timeout": "20s", **changes}
+
+
+def die_in_round_one(world: World, settings: dict, moment: str) -> tuple[str, float, list[int]]:
+    """Island 1 is killed in the second round: before the exchange, or after it has voted that it is finite."""
+    trainer = tiny_trainer(world, settings)
+
+    def die(*arguments, **named):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    if world.island == 1:
+        place = trainer.evaluator if moment == "inner steps" else trainer.outer_step
+        name = "before_outer_step" if moment == "inner steps" else "_exchange"
+        original = getattr(place, name)
+
+        def in_round_one(progress):
+            return die() if progress.round == 1 else original(progress)
+
+        setattr(place, name, in_round_one)
+    begin = time.monotonic()
+    with pytest.raises(TransportError) as caught:
+        trainer.run()
+    folder = island_checkpoints(Path(settings["run_dir"]), world.island)
+    return str(caught.value), time.monotonic() - begin, list(committed_steps(folder))
+
+
+def train(world: World, settings: dict) -> dict[str, str]:
+    trainer = tiny_trainer(world, settings)
+    trainer.run()
+    return state_digests(trainer)
+
+
+@pytest.mark.parametrize("moment", ["inner steps", "exchange"])
+def test_a_killed_island_ends_the_other_with_a_whole_checkpoint_and_both_resume_bit_equal(moment, tiny_data, tmp_path):
+    unbroken = run_islands(train, settings_of(tiny_data, tmp_path / "unbroken"), islands=2, ranks=2)
+    settings = settings_of(tiny_data, tmp_path / "broken")
+    survivors, _ = run_islands(die_in_round_one, settings, moment, islands=2, ranks=2, mortal=[1])
+    for message, seconds, steps in survivors:
+        assert "island" in message
+        assert seconds < 20
+        # After round 0, and the state before the outer step of round 1 that could not be taken.
+        assert steps == [INNER_STEPS, 2 * INNER_STEPS]
+    assert run_islands(train, settings, islands=2, ranks=2) == unbroken
+    found = coverage(events_path(tmp_path / "broken", i).with_name("ledger.jsonl") for i in range(2))
+    assert found.exact
+
+
+def go_wrong(world: World, settings: dict) -> tuple[str, bool, bool]:
+    trainer = tiny_trainer(world, settings)
+    before_outer_step = trainer.evaluator.before_outer_step
+    state = trainer.engine.views.state()
+    kept: dict[str, torch.Tensor] = {}
+
+    def spoil(progress):
+        before_outer_step(progress)
+        if progress.round == 1:
+            if (world.island, world.rank) == (1, 1):
+                next(iter(state.values()))[0] = float("nan")
+            kept.update({key: value.clone() for key, value in state.items()})
+            kept["base"] = trainer.outer_step.state.base.clone()
+
+    trainer.evaluator.before_outer_step = spoil
+    with pytest.raises(NonFinite) as caught:
+        trainer.run()
+    untouched = all(torch.equal(kept[key], value) for key, value in state.items() if not kept[key].isnan().any())
+    untouched = untouched and torch.equal(kept["base"], trainer.outer_step.state.base)
+    finite = all(bool(value.isfinite().all()) for value in state.values())
+    return str(caught.value), untouched, finite
+
+
+def test_a_nan_on_one_rank_of_one_island_stops_all_and_reaches_nobody(tiny_data, tmp_path):
+    results = run_islands(go_wrong, settings_of(tiny_data, tmp_path), islands=2, ranks=2)
+    for island, ranks in enumerate(results):
+        for rank, (message, untouched, finite) in enumerate(ranks):
+            assert "round 1: NaN or infinity in the parameters of island 1" in message
+            assert untouched
+            assert finite == ((island, rank) != (1, 1))
+
+
+def start_with(world: World, settings: dict, changes: dict, only_island: int) -> tuple[str, str]:
+    """The error of starting with changes on one island; refused before any step."""
+    mine = {**settings, **changes} if world.island == only_island else settings
+    with pytest.raises(LocoError) as caught:
+        tiny_trainer(world, mine)
+    assert not list(island_checkpoints(Path(settings["run_dir"]), world.island).glob("step-*"))
+    return type(caught.value).__name__, str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"model.layers": 3}, "settings.model.layers: 2 at island 0, 3 at island 1"),
+        ({"seed": 7}, "settings.seed: 1234 at island 0, 7 at island 1"),
+        ({"method.outer.lr": 0.5}, "settings.method.outer.lr: 0.7 at island 0, 0.5 at island 1"),
+        ({"precision.parameters": "bf16"}, "settings.precision.parameters: fp32 at island 0, bf16 at island 1"),
+    ],
+)
+def test_an_island_with_other_settings_is_refused_by_all(changes, named, tiny_data, tmp_path):
+    settings = settings_of(tiny_data, tmp_path, **{"parallel.tensor": 1})
+    for ((kind, message),) in run_islands(start_with, settings, changes, 1, islands=2):
+        assert kind == "IslandMismatch"
+        assert named in message
+
+
+def test_an_island_with_other_data_and_tokenizer_is_refused_by_all(tiny_data, tmp_path):
+    (tmp_path / "other").mkdir()
+    other = write_tiny_data(tmp_path / "other", seed=1)
+    settings = settings_of(tiny_data, tmp_path / "run", **{"parallel.tensor": 1})
+    for ((kind, message),) in run_islands(start_with, settings, other, 1, islands=2):
+        assert kind == "IslandMismatch"
+        assert "data.tokenizer" in message
+        assert "data.sources.0.sha256" in message
+
+
+def start_with_other_weights(world: World, settings: dict) -> str:
+    import loco_train.islands.zero_engine as engine
+
+    if world.island == 1:
+        original = engine.initial_values
+        engine.initial_values = lambda model, *, seed: original(model, seed=seed + 1)
+    with pytest.raises(IslandMismatch) as caught:
+        tiny_trainer(world, settings)
+    return str(caught.value)
+
+
+def test_other_initial_weights_are_refused_and_named(tiny_data, tmp_path):
+    settings = settings_of(tiny_data, tmp_path, **{"parallel.tensor": 1})
+    for (message,) in run_islands(start_with_other_weights, settings, islands=2):
+        assert "initial weights" in message
+        assert "linear_qkv.weight" in message
+
+
+def refused(world: World, settings: dict) -> tuple[str, str]:
+    with pytest.raises(LocoError) as caught:
+        tiny_trainer(world, settings).run()
+    return type(caught.value).__name__, str(caught.value)
+
+
+def test_a_damaged_checkpoint_of_one_island_is_refused_by_all(tiny_data, tmp_path):
+    settings = settings_of(tiny_data, tmp_path, **{"parallel.tensor": 1})
+    run_islands(train, settings, islands=2)
+    newest = sorted(island_checkpoints(tmp_path, 1).glob("step-*"))[-1]
+    weights = newest / "rank-000.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    for ((kind, message),) in run_islands(refused, settings, islands=2):
+        assert kind == CheckpointError.__name__
+        assert "rank-000.safetensors" in message
+
+
+def test_an_island_without_checkpoints_beside_one_with_is_refused(tiny_data, tmp_path):
+    settings = settings_of(tiny_data, tmp_path, **{"parallel.tensor": 1})
+    run_islands(train, settings, islands=2)
+    island_checkpoints(tmp_path, 1).rename(tmp_path / "lost")
+    for ((kind, message),) in run_islands(refused, settings, islands=2):
+        assert kind == CheckpointError.__name__
+        assert "island 0: 4, 6; island 1: none" in message
+
+
+def test_a_changed_setting_is_refused_on_resume_by_name(tiny_data, tmp_path):
+    settings = settings_of(tiny_data, tmp_path, **{"parallel.tensor": 1})
+    run_ranks(train, settings, ranks=1)
+    ((kind, message),) = run_ranks(refused, {**settings, "optimizer.lr": 0.5}, ranks=1)
+    assert kind == CheckpointError.__name__
+    assert "optimizer.lr: 0.0004 in the checkpoint, 0.5 now" in message
+
+
+def test_a_finished_run_trains_nothing_when_started_again(tiny_data, tmp_path):
+    settings = settings_of(tiny_data, tmp_path, **{"parallel.tensor": 1})
+    first = run_ranks(train, settings, ranks=1)
+    path = events_path(tmp_path, 0)
+    before = path.read_text().count("StepDone")
+    assert run_ranks(train, settings, ranks=1) == first
+    assert path.read_text().count("StepDone") == before == ROUNDS * INNER_STEPS
+    assert json.loads(path.read_text().splitlines()[-1])["type"] == "RunStarted"
+
+
+def test_ids_beyond_the_vocabulary_and_another_tokenizer_are_refused(tiny_data, tmp_path):
+    small = settings_of(tiny_data, tmp_path, **{"parallel.tensor": 1, "model.vocab_size": 200})
+    ((kind, message),) = run_ranks(refused, small, ranks=1)
+    assert (kind, "model.vocab_size" in message) == (DataError.__name__, True)
+    (tmp_path / "other").mkdir()
+    other = write_tiny_data(tmp_path / "other", seed=1)["data.tokenizer"]
+    foreign = settings_of(tiny_data, tmp_path, **{"parallel.tensor": 1, "data.tokenizer": other})
+    ((kind, message),) = run_ranks(refused, foreign, ranks=1)
+    assert kind == DataError.__name__
+    assert "tokenizer" in message
