@@ -81,10 +81,12 @@ def run_islands(
     ranks: int = 1,
     timeout_seconds: float = 120,
     mortal: Collection[int] = (),
+    backend: str = "gloo",
 ) -> list[list[Any]]:
     """Call `function(world, *args)` on islands * ranks processes; each island has its own default group.
 
-    mortal: islands whose processes may die without a result, which is then None.
+    mortal: islands whose processes may die without a result, which is then None. backend: of the default groups; with
+    nccl the processes are started anew instead of forked, because a fork cannot use its parent's CUDA.
 
     Returns results[island][rank]. Raises RankFailed.
     """
@@ -94,19 +96,24 @@ def run_islands(
     with tempfile.TemporaryDirectory(prefix="loco-ranks-") as folder:
         address = f"127.0.0.1:{store.port}"
         worlds = [World(i, islands, r, ranks, address, Path(folder)) for i in range(islands) for r in range(ranks)]
-        results = _run(_Call.of(function), worlds, args, timeout_seconds, mortal)
+        results = _run(_Call.of(function), worlds, args, timeout_seconds, mortal, backend)
     return [results[i * ranks : (i + 1) * ranks] for i in range(islands)]
 
 
 def _run(
-    call: _Call, worlds: list[World], args: tuple[Any, ...], timeout_seconds: float, mortal: Collection[int]
+    call: _Call,
+    worlds: list[World],
+    args: tuple[Any, ...],
+    timeout_seconds: float,
+    mortal: Collection[int],
+    backend: str,
 ) -> list[Any]:
-    context = multiprocessing.get_context("forkserver")
+    context = multiprocessing.get_context("forkserver" if backend == "gloo" else "spawn")
     context.set_forkserver_preload(["loco_train.testing.preload"])
     processes, readers = [], []
     for world in worlds:
         reader, writer = context.Pipe(duplex=False)
-        process = context.Process(target=_worker, args=(call, world, pickle.dumps(args), writer), daemon=True)
+        process = context.Process(target=_worker, args=(call, world, pickle.dumps(args), backend, writer), daemon=True)
         process.start()
         writer.close()
         processes.append(process)
@@ -150,9 +157,9 @@ def _receive(reader: Connection, *, may_die: bool) -> tuple[bool, Any]:
     return failed, value
 
 
-def _worker(call: _Call, world: World, pickled_args: bytes, writer: Connection) -> None:
+def _worker(call: _Call, world: World, pickled_args: bytes, backend: str, writer: Connection) -> None:
     try:
-        _join_world(world)
+        _join_world(world, backend)
         value = call.load()(world, *pickle.loads(pickled_args))
         answer = pickle.dumps((False, value))
     except BaseException:
@@ -165,7 +172,7 @@ def _worker(call: _Call, world: World, pickled_args: bytes, writer: Connection) 
     os._exit(0)
 
 
-def _join_world(world: World) -> None:
+def _join_world(world: World, backend: str) -> None:
     import torch
 
     torch.set_num_threads(1)
@@ -175,5 +182,8 @@ def _join_world(world: World) -> None:
         WORLD_SIZE=str(world.ranks),
         LOCAL_WORLD_SIZE=str(world.ranks),
     )
+    if backend == "nccl":
+        # One rank a GPU inside an island; islands share GPUs.
+        torch.cuda.set_device(world.rank)
     store = torch.distributed.FileStore(str(world.folder / f"island-{world.island}"), world.ranks)
-    torch.distributed.init_process_group("gloo", store=store, rank=world.rank, world_size=world.ranks)
+    torch.distributed.init_process_group(backend, store=store, rank=world.rank, world_size=world.ranks)

@@ -1,0 +1,64 @@
+"""NCCL between islands, the operations of the outer step on CUDA, and rows of speed."""
+
+import time
+
+import pytest
+import torch
+from loco_kernels.outer_step import outer_step, outer_step_reference
+from loco_kernels.pseudo_gradient import pseudo_gradient, pseudo_gradient_reference
+
+from loco_train.testing import World, run_islands
+from loco_train.transport import Counterparts, connect_rendezvous
+from loco_train.transport.counterparts import Position
+
+
+def mean_over_nccl(world: World) -> list[float]:
+    device = torch.device("cuda", world.island)
+    torch.cuda.set_device(device)
+    group = Counterparts(
+        connect_rendezvous(world.rendezvous, timeout_seconds=30),
+        prefix="gpu",
+        position=Position(0, 0, 0),
+        index=world.island,
+        count=world.islands,
+        device=device,
+        backend="nccl",
+        timeout_seconds=60,
+        bucket_bytes=4096,
+    )
+    tensor = torch.full((5000,), float(world.island + 1), device=device)
+    group.mean(tensor).wait()
+    return tensor.unique().tolist()
+
+
+def test_islands_on_two_gpus_average_over_nccl():
+    if torch.cuda.device_count() < 2:
+        pytest.skip("NCCL needs a GPU for each island")
+    assert run_islands(mean_over_nccl, islands=2, timeout_seconds=170) == [[[1.5]], [[1.5]]]
+
+
+def test_the_operations_equal_their_references():
+    base, local, momentum = torch.randn(3, 300_001, device="cuda").unbind()
+    base, local, momentum = base.clone(), local.clone(), momentum.clone()
+    expected, _ = pseudo_gradient_reference(base, local)
+    assert pseudo_gradient(base, local, out=local)
+    assert torch.equal(local, expected)
+    wanted = outer_step_reference(base, momentum, local, kind="nesterov", lr=0.7, momentum_coefficient=0.9)
+    outer_step(base, momentum, local.clone(), kind="nesterov", lr=0.7, momentum_coefficient=0.9)
+    # A fused multiply-add rounds once where the reference rounds twice: an ulp of values below 8 in each operation.
+    torch.testing.assert_close((base, momentum), wanted, rtol=0, atol=4 * 8 * 2**-24)
+
+
+def test_speed_of_the_outer_step_is_recorded(record_row):
+    elements = 2**26
+    base, momentum, gradient = (torch.randn(elements, device="cuda") for _ in range(3))
+    seconds = []
+    for _ in range(20):
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        outer_step(base, momentum, gradient, kind="nesterov", lr=0.7, momentum_coefficient=0.9)
+        torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - begin)
+    median = sorted(seconds)[10]
+    record_row(what="outer_step nesterov fp32", elements=elements, unit="elements/s", value=elements / median)
+    assert bool(base.isfinite().all())
