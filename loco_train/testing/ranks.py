@@ -17,7 +17,9 @@ import time
 import traceback
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -96,36 +98,38 @@ def run_islands(
     with tempfile.TemporaryDirectory(prefix="loco-ranks-") as folder:
         address = f"127.0.0.1:{store.port}"
         worlds = [World(i, islands, r, ranks, address, Path(folder)) for i in range(islands) for r in range(ranks)]
-        results = _run(_Call.of(function), worlds, args, timeout_seconds, mortal, backend)
+        call = partial(_worker, _Call.of(function), pickled_args=pickle.dumps(args), backend=backend)
+        results = _run(call, worlds, time.monotonic() + timeout_seconds, mortal=mortal, fork=backend == "gloo")
     return [results[i * ranks : (i + 1) * ranks] for i in range(islands)]
 
 
 def _run(
-    call: _Call,
-    worlds: list[World],
-    args: tuple[Any, ...],
-    timeout_seconds: float,
-    mortal: Collection[int],
-    backend: str,
+    work: Callable[..., None], worlds: list[World], deadline: float, *, mortal: Collection[int], fork: bool
 ) -> list[Any]:
-    context = multiprocessing.get_context("forkserver" if backend == "gloo" else "spawn")
-    context.set_forkserver_preload(["loco_train.testing.preload"])
     processes, readers = [], []
     for world in worlds:
-        reader, writer = context.Pipe(duplex=False)
-        process = context.Process(target=_worker, args=(call, world, pickle.dumps(args), backend, writer), daemon=True)
+        reader, writer = multiprocessing.Pipe(duplex=False)
+        process = _process(work, (world, writer), fork=fork)
         process.start()
         writer.close()
         processes.append(process)
         readers.append(reader)
     try:
-        return _collect(worlds, readers, time.monotonic() + timeout_seconds, mortal)
+        return _collect(worlds, readers, deadline, mortal)
     finally:
         for process in processes:
             process.join(timeout=2)
             if process.is_alive():
                 process.kill()
                 process.join()
+
+
+def _process(target: Callable[..., None], args: tuple[Any, ...], *, fork: bool) -> BaseProcess:
+    if not fork:
+        return multiprocessing.get_context("spawn").Process(target=target, args=args, daemon=True)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["loco_train.testing.preload"])
+    return context.Process(target=target, args=args, daemon=True)
 
 
 def _collect(worlds: list[World], readers: list[Connection], deadline: float, mortal: Collection[int]) -> list[Any]:
@@ -157,7 +161,7 @@ def _receive(reader: Connection, *, may_die: bool) -> tuple[bool, Any]:
     return failed, value
 
 
-def _worker(call: _Call, world: World, pickled_args: bytes, backend: str, writer: Connection) -> None:
+def _worker(call: _Call, world: World, writer: Connection, *, pickled_args: bytes, backend: str) -> None:
     try:
         _join_world(world, backend)
         value = call.load()(world, *pickle.loads(pickled_args))

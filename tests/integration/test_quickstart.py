@@ -13,7 +13,9 @@ def test_quickstart_keeps_its_promises(tmp_path):
     settings = ["run_dir=run", "data.tokenizer=data/tokenizer.model", "data.train.0.path=data/corpus"]
     command = [sys.executable, "-m", "loco_train.cli.main", "quickstart", *settings]
     variables = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
-    done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=850, check=False)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=850, check=False
+    )
     assert done.returncode == 0, done.stderr
     summary = json.loads((tmp_path / "run/summary.json").read_text())
     assert summary["rounds"] >= 8
