@@ -11,6 +11,7 @@ from rich.text import Text
 
 from loco_train.config.load import PARTS, available, load_run
 from loco_train.config.save import render
+from loco_train.json_text import json_text
 
 app = typer.Typer(no_args_is_help=True, help="Show a run's settings and their origins, or list what is shipped.")
 
@@ -19,15 +20,26 @@ app = typer.Typer(no_args_is_help=True, help="Show a run's settings and their or
 def show(
     run: Annotated[str, typer.Argument(help="A run's YAML file, or the name of a shipped run.")],
     overrides: Annotated[list[str] | None, typer.Argument(help="Settings to change: a.b=value, model=name.")] = None,
+    *,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON: settings, and the origin of each.")] = False,
 ) -> None:
     """Print a run's settings after all composition, each with its origin; the output is a run file itself."""
-    print(render(load_run(run, overrides or [])), end="")
+    resolved = load_run(run, overrides or [])
+    if json:
+        document = {"settings": resolved.config.model_dump(mode="json"), "origins": resolved.origins}
+        print(json_text(document, indent=2))
+    else:
+        print(render(resolved), end="")
 
 
 @app.command("list", epilog="Example: [bold]loco config list[/bold]")
-def list_shipped() -> None:
+def list_shipped(*, json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """List the shipped runs and the named parts that a run is made of."""
+    shipped = {setting: available(folder) for setting, folder in {"run": "runs", **PARTS}.items()}
+    if json:
+        print(json_text(shipped, indent=2))
+        return
     table = Table(box=None, show_header=False)
-    for setting, folder in {"run": "runs", **PARTS}.items():
-        table.add_row(Text(setting, style="bold"), Text("  ".join(available(folder))))
+    for setting, names in shipped.items():
+        table.add_row(Text(setting, style="bold"), Text("  ".join(names)))
     Console(soft_wrap=True).print(table)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_format
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from loco_train.cli.checkpoint_progress import progress_bar
+from loco_train.json_text import json_text
 
 app = typer.Typer(no_args_is_help=True, help="Train a tokenizer, and turn text into token files.")
 
@@ -110,7 +110,7 @@ def _documents_counted(title: str) -> Iterator[Callable[[int], None]]:
 
 def _print(result: dict[str, object], *, json: bool) -> None:
     if json:
-        print(json_format.dumps(result, indent=2))
+        print(json_text(result, indent=2))
         return
     table = Table(show_header=False, box=None)
     for name, value in result.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_format
 import math
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated
@@ -12,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from loco_train.cli.checkpoint_progress import progress_bar, verify_with_bar
+from loco_train.json_text import json_text
 
 if TYPE_CHECKING:
     from loco_train.checkpoint import Selection
@@ -50,7 +50,7 @@ def evaluate(
     verify_with_bar(selection)
     results = _evaluate(selection, _config_of(selection, overrides or []), sequences=sequences, device=device)
     if json:
-        print(json_format.dumps({"step": selection.step, "models": [asdict(r) for r in results]}, indent=2))
+        print(json_text({"step": selection.step, "models": [asdict(r) for r in results]}, indent=2))
         return
     table = Table(title=f"Held-out loss at step {selection.step}", title_justify="left")
     for name in ("model", "loss", "perplexity"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_format
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +11,7 @@ from rich.console import Console
 
 from loco_train.cli.checkpoint_progress import progress_bar, verify_with_bar
 from loco_train.errors import ConfigError
+from loco_train.json_text import json_text
 from loco_train.units import Bytes, format_bytes
 
 
@@ -51,7 +51,7 @@ def export(
         )
     if json:
         document = {**asdict(written), "folder": str(written.folder), "step": selection.step, "dtype": dtype}
-        print(json_format.dumps(document, indent=2))
+        print(json_text(document, indent=2))
         return
     source = "the consensus" if len(selection.checkpoints) > 1 else f"island {selection.first.manifest.header.island}"
     size = f"{written.parameters:,} parameters in {dtype}, {format_bytes(written.bytes)}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_format
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from loco_train.cli.checkpoint_progress import progress_bar, verify_with_bar
+from loco_train.json_text import json_text
 from loco_train.units import format_bytes
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def inspect(
     with progress_bar("reading", total=len(islands[0].shapes)) as advance:
         parameters = summarize_parameters(islands, on_parameter=lambda _: advance(1))
     if json:
-        print(json_format.dumps(_document(selection, parameters), indent=2))
+        print(json_text(_document(selection, parameters), indent=2))
     else:
         _show(Console(), selection, parameters)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_format
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +13,7 @@ from rich.text import Text
 
 from loco_train.config.load import load_run
 from loco_train.config.schema import RunConfig
+from loco_train.json_text import json_text
 from loco_train.launch.local import LaunchResult, launch_local
 from loco_train.telemetry.report import IslandReport, events_path, island_report
 from loco_train.units import format_bytes
@@ -46,7 +46,7 @@ def local(
     result = launch_local(resolved)
     reports = _reports(resolved.config)
     if json:
-        print(json_format.dumps(_document(resolved.config, result, reports), indent=2))
+        print(json_text(_document(resolved.config, result, reports), indent=2))
     elif result.exit_code == 0:
         Console().print(_table(reports))
     raise typer.Exit(result.exit_code)

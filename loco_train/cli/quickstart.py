@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_format
 import math
 import os
 from dataclasses import asdict, dataclass
@@ -17,6 +16,7 @@ from rich.text import Text
 from loco_train.config.load import ResolvedRun, load_run
 from loco_train.config.schema import RunConfig
 from loco_train.errors import ConversionError
+from loco_train.json_text import json_text
 from loco_train.launch.local import launch_local
 from loco_train.launch.placement import visible_devices
 from loco_train.launch.run_folder import clear_run_folder
@@ -76,7 +76,7 @@ def quickstart(
     if result.exit_code:
         raise typer.Exit(result.exit_code)
     summary = _finish(resolved, console)
-    text = json_format.dumps(asdict(summary), indent=2)
+    text = json_text(asdict(summary), indent=2)
     (run_dir / "summary.json").write_text(text + "\n", encoding="utf-8")
     if json:
         print(text)

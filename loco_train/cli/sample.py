@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_format
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from loco_train.cli.checkpoint_progress import verify_with_bar
+from loco_train.json_text import json_text
 
 
 def sample(
@@ -42,9 +42,7 @@ def sample(
     with _huggingface_folder(model, step=step) as folder:
         continuations = continue_prompts(folder, prompts or [""], settings=settings, device=device)
     if json:
-        print(
-            json_format.dumps({"settings": asdict(settings), "samples": [asdict(c) for c in continuations]}, indent=2)
-        )
+        print(json_text({"settings": asdict(settings), "samples": [asdict(c) for c in continuations]}, indent=2))
         return
     console = Console()
     for continuation in continuations:

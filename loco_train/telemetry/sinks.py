@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import time
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from loco_train.json_text import json_text
 from loco_train.telemetry.events import (
     CheckpointSaved,
     EvaluationDone,
@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
 
 class JsonlSink:
-    """One JSON line an event, with its `type` and the `time` (seconds since 1970); appended to across resumes."""
+    """One JSON line an event, with its `type` and `time` (seconds since 1970); appended to across resumes.
+
+    A loss that is NaN or infinite is written as null."""
 
     def __init__(self, path: Path) -> None:
         torn = _is_torn(path)
@@ -41,7 +43,7 @@ class JsonlSink:
 
     def write(self, event: Event) -> None:
         line = {"type": type(event).__name__, "time": time.time(), **asdict(event)}
-        self._file.write(json.dumps(line) + "\n")
+        self._file.write(json_text(line) + "\n")
         self._file.flush()
 
     def close(self) -> None:

@@ -26,11 +26,8 @@ def loco(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
 def test_help_lists_every_command_without_importing_any() -> None:
     source = "import sys\nfrom loco_train.cli.main import main\nsys.argv = ['loco', '--help']\ntry:\n  main()\n"
     source += "except SystemExit:\n  pass\nprint([m for m in sys.modules if m.split('.')[0] in ('torch', 'pydantic')])"
-    began = time.monotonic()
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=60, check=True)
 
-    # 0.3 s on a quiet machine; importing torch alone takes longer than this.
-    assert time.monotonic() - began < 3
     for name, command in program.COMMANDS.items():
         assert f" {name} " in done.stdout
         assert command.help.split()[0] in done.stdout
@@ -137,3 +134,10 @@ def test_the_rendezvous_publishes_its_address_serves_and_ends_well_at_sigterm(tm
     finally:
         process.kill()
         process.communicate()
+
+
+def test_config_as_json() -> None:
+    shown = json.loads(loco("config", "show", "quickstart", "optimizer.lr=0.25", "--json").stdout)
+    assert shown["settings"]["optimizer"]["lr"] == 0.25
+    assert shown["origins"]["optimizer.lr"].startswith("override")
+    assert "diloco" in json.loads(loco("config", "list", "--json").stdout)["method"]

@@ -67,6 +67,13 @@ def test_jsonl_is_appended_to_and_a_torn_line_costs_only_itself(tmp_path):
     assert read_events(path) == [step(1), step(3)]
 
 
+def test_a_loss_that_is_no_number_leaves_lines_that_any_reader_takes(tmp_path):
+    path = tmp_path / "events.jsonl"
+    JsonlSink(path).write(step(1, loss=float("nan")))
+    assert json.loads(path.read_text(), parse_constant=pytest.fail)["loss"] is None
+    assert read_events(path) == [step(1, loss=None)]
+
+
 def test_lines_of_other_versions_are_passed_over(tmp_path):
     path = tmp_path / "events.jsonl"
     later = {"type": "StepDone", "time": 1.0, **asdict(step(1)), "new_field": 3}
