@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -110,14 +111,42 @@ class Counterparts:
         self.counter.add_all_reduce(tensor.numel() * tensor.element_size(), islands=self.count)
         return PendingMean(self, works, buckets)
 
+    def finish(self, work: Any) -> None:
+        """Wait for one operation of the group.
+
+        Raises:
+            PeerLost, DeadlineExceeded, TransportError: it failed; the group is dead.
+        """
+        try:
+            if self.backend == "nccl":
+                self._await_on_host(work)
+            work.wait()
+        except RuntimeError as error:
+            raise self.broken(error) from error
+
+    def _await_on_host(self, work: Any) -> None:
+        # NCCL's wait() holds up the stream, not the host: with a peer gone the next synchronisation would hang until
+        # the watchdog ends the process, without a word and without a checkpoint.
+        deadline = time.monotonic() + self._timeout_seconds
+        pause = 1e-4
+        while not work.is_completed():
+            if time.monotonic() > deadline:
+                self._group.abort()
+                raise RuntimeError("timed out")
+            time.sleep(pause)
+            pause = min(2 * pause, 0.01)
+
     def broken(self, error: Exception) -> TransportError:
         """Mark the group dead; the typed error to raise, now and at every later call."""
         self._broken = self._broken or _typed(error, "exchanging with the other islands", self._timeout_seconds)
         return self._broken
 
     def lost(self) -> bool:
-        """Whether a counterpart is known to be gone: the group is dead, or one of its connections is closed."""
-        return self._broken is not None or self.sockets.any_closed()
+        """Whether a counterpart is known to be gone: the group is dead, or one of its connections is closed.
+
+        Of NCCL's connections some end when its set-up is over, so that a closed one tells nothing.
+        """
+        return self._broken is not None or (self.backend == "gloo" and self.sockets.any_closed())
 
     def close(self) -> None:
         """Give the connections back."""
@@ -127,7 +156,8 @@ class Counterparts:
         timeout = timedelta(seconds=self._timeout_seconds)
         if self.backend == "nccl":
             options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=False)
-            options._timeout = timeout
+            # The watchdog ends the whole process: it comes only after our own deadline has had its chance.
+            options._timeout = 2 * timeout
             return dist.ProcessGroupNCCL(store, self.index, self.count, options)
         options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         options._timeout = timeout
@@ -150,10 +180,7 @@ class PendingMean:
             PeerLost, DeadlineExceeded, TransportError: the tensor's content is undefined and the group dead.
         """
         for work, bucket in zip(self.works, self.buckets, strict=True):
-            try:
-                work.wait()
-            except RuntimeError as error:
-                raise self.owner.broken(error) from error
+            self.owner.finish(work)
             # A power of two divides exactly; for other counts every island divides the same sum.
             bucket.div_(self.owner.count)
 

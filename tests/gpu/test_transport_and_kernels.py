@@ -7,15 +7,16 @@ import torch
 from loco_kernels.outer_step import outer_step, outer_step_reference
 from loco_kernels.pseudo_gradient import pseudo_gradient, pseudo_gradient_reference
 
+from loco_train.errors import DeadlineExceeded
 from loco_train.testing import World, run_islands
 from loco_train.transport import Counterparts, connect_rendezvous
 from loco_train.transport.counterparts import Position
 
 
-def mean_over_nccl(world: World) -> list[float]:
+def nccl_counterparts(world: World, *, timeout_seconds: float) -> Counterparts:
     device = torch.device("cuda", world.island)
     torch.cuda.set_device(device)
-    group = Counterparts(
+    return Counterparts(
         connect_rendezvous(world.rendezvous, timeout_seconds=30),
         prefix="gpu",
         position=Position(0, 0, 0),
@@ -23,18 +24,40 @@ def mean_over_nccl(world: World) -> list[float]:
         count=world.islands,
         device=device,
         backend="nccl",
-        timeout_seconds=60,
+        timeout_seconds=timeout_seconds,
         bucket_bytes=4096,
     )
-    tensor = torch.full((5000,), float(world.island + 1), device=device)
+
+
+def mean_over_nccl(world: World) -> list[float]:
+    group = nccl_counterparts(world, timeout_seconds=60)
+    tensor = torch.full((5000,), float(world.island + 1), device=group.device)
     group.mean(tensor).wait()
     return tensor.unique().tolist()
+
+
+def mean_that_one_island_does_not_join(world: World) -> str:
+    group = nccl_counterparts(world, timeout_seconds=20)
+    if world.island == 1:
+        time.sleep(30)
+        return "stayed away"
+    with pytest.raises(DeadlineExceeded) as raised:
+        group.mean(torch.ones(5000, device=group.device)).wait()
+    return str(raised.value)
 
 
 def test_islands_on_two_gpus_average_over_nccl():
     if torch.cuda.device_count() < 2:
         pytest.skip("NCCL needs a GPU for each island")
-    assert run_islands(mean_over_nccl, islands=2, timeout_seconds=170) == [[[1.5]], [[1.5]]]
+    assert run_islands(mean_over_nccl, islands=2, backend="nccl", timeout_seconds=170) == [[[1.5]], [[1.5]]]
+
+
+def test_an_island_that_stays_away_is_a_typed_error_at_the_deadline():
+    if torch.cuda.device_count() < 2:
+        pytest.skip("NCCL needs a GPU for each island")
+    first, second = run_islands(mean_that_one_island_does_not_join, islands=2, backend="nccl", timeout_seconds=170)
+    assert "deadline 20 s" in first[0]
+    assert second == ["stayed away"]
 
 
 def test_the_operations_equal_their_references():
