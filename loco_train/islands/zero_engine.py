@@ -20,7 +20,7 @@ from loco_train.islands.initial import initial_values
 from loco_train.islands.inner_optimizer import build_inner_optimizer, set_learning_rate
 from loco_train.islands.layout import Layout, ModelParallelUnit
 from loco_train.islands.masters import masters_of
-from loco_train.islands.model import Blueprint, Decoder, layer_specs, parameter_dtype
+from loco_train.islands.model import Blueprint, Decoder, layer_specs
 from loco_train.islands.views import ParameterViews
 
 
@@ -98,6 +98,6 @@ def _sharded_construction(config: RunConfig, settings: dict[str, Any]) -> Abstra
         data_parallel_group=parallel_state.get_data_parallel_group(),
         config_dict_or_path=settings,
         mpu=ModelParallelUnit(),
-        dtype=parameter_dtype(config),
+        # No dtype: DeepSpeed 0.19 takes a given one only where the device has fp16, and bf16 instead of it elsewhere.
     )
     return context
