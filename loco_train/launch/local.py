@@ -28,7 +28,8 @@ _POLL_SECONDS = 0.1
 _RENDEZVOUS_START_SECONDS = 120.0
 _SHOWN_LOG_LINES = 15
 # torchrun ends a failed job's log with two pages of its own; the rank's last words are before them.
-_TORCHRUN_LINE = re.compile(r"[WE]\d{4} .* torch/distributed/elastic/\S+\] (?P<text>.*)")
+# torch shortens its own path by what lies on sys.path, so that with a .venv in the current folder more stands before it.
+_TORCHRUN_LINE = re.compile(r"[WE]\d{4} .* \S*torch/distributed/elastic/\S+\] (?P<text>.*)")
 
 
 @dataclass(frozen=True)

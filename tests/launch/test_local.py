@@ -16,7 +16,7 @@ import pytest
 
 from loco_train.config.load import ResolvedRun, load_run
 from loco_train.errors import ConfigError
-from loco_train.launch.local import IslandStart, LaunchResult, launch_local, train_command
+from loco_train.launch.local import IslandStart, LaunchResult, last_words, launch_local, train_command
 from loco_train.testing.tiny import tiny_run
 
 STAND_IN = Path(__file__).with_name("stand_in.py")
@@ -79,6 +79,7 @@ def test_every_rank_is_told_its_place_and_nothing_of_an_outer_launcher(
     for name in ("RANK", "WORLD_SIZE", "MASTER_PORT", "SLURM_STEP_ID", "TORCHELASTIC_RUN_ID"):
         monkeypatch.setenv(name, "77")
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    children = children_of(os.getpid())  # other tests' fork server, where they ran before
 
     result = launch(folder, {"parallel.data": 2}, ["0", "0"])
 
@@ -95,7 +96,7 @@ def test_every_rank_is_told_its_place_and_nothing_of_an_outer_launcher(
     assert len(address) == 1
     assert load_run(folder / "run" / "run.yaml").config.islands.count == 2
     assert all(is_gone(pid) for n in notes for pid in (n["pid"], n["parent"]) if pid != os.getpid())
-    assert children_of(os.getpid()) == []
+    assert children_of(os.getpid()) == children
 
 
 def test_the_program_of_a_rank() -> None:
@@ -119,12 +120,19 @@ def test_a_failed_island_gives_the_exit_code_and_the_others_are_ended(
     assert "island 1 ends with 3" in shown, "the end of the island's log"
 
 
+@pytest.mark.parametrize("before", ["", ".venv/lib/python3.11/site-packages/"])
+def test_torchruns_own_lines_are_known_wherever_it_is_installed(before: str) -> None:
+    line = f"E1201 03:00:12.345000 77 {before}torch/distributed/elastic/multiprocessing/api.py:1022]"
+    lines = ["ranks say why", f"{line} failed (exitcode: 4) local_rank: 1", f"{line} ======", "traceback : To enable"]
+    assert last_words(lines) == ["ranks say why", "failed (exitcode: 4) local_rank: 1"]
+
+
 def test_the_last_words_of_a_rank_come_before_torchruns(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     result = launch(tmp_path, {"parallel.data": 2}, ["4"])
 
     assert (result.exit_code, result.failed_island) == (1, 0), "no event tells more; torchrun ends with 1"
     shown = capfd.readouterr().err.splitlines()
-    assert "island 0 ends with 4" in shown
+    assert any("island 0 ends with 4" in line for line in shown), shown
     assert shown[-1].startswith("failed (exitcode: 4) local_rank: ")
     assert len(shown) <= 1 + 15 + 1
 
