@@ -28,7 +28,7 @@ _POLL_SECONDS = 0.1
 _RENDEZVOUS_START_SECONDS = 120.0
 _SHOWN_LOG_LINES = 15
 # torchrun ends a failed job's log with two pages of its own; the rank's last words are before them.
-# torch shortens its own path by what lies on sys.path, so that with a .venv in the current folder more stands before it.
+# torch shortens its own path by what lies on sys.path: with a .venv in the current folder more stands before it.
 _TORCHRUN_LINE = re.compile(r"[WE]\d{4} .* \S*torch/distributed/elastic/\S+\] (?P<text>.*)")
 
 
