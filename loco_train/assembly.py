@@ -16,8 +16,9 @@ from loco_train.data.ledger import Ledger
 from loco_train.data.loader import BatchLoader, open_heldout, open_loader
 from loco_train.errors import ConfigError, EnvironmentProblem
 from loco_train.islands import Engine, Layout, ParameterViews, build_engine, join_island
+from loco_train.islands.matrices import IslandMatrices
 from loco_train.launch.environment import RankEnvironment
-from loco_train.outer import OuterState, outer_method
+from loco_train.outer import outer_method
 from loco_train.telemetry.events import RunStarted
 from loco_train.telemetry.log import EventLog, Sink
 from loco_train.telemetry.meters import PhaseClock
@@ -27,8 +28,8 @@ from loco_train.training.evaluation import Evaluator
 from loco_train.training.keeper import CheckpointKeeper
 from loco_train.training.loop import Trainer
 from loco_train.training.meeting import Meeting, compare_islands, compare_weights
-from loco_train.training.outer_step import NoOuterStep, OuterStep, SynchronousOuterStep
-from loco_train.training.progress import Progress
+from loco_train.training.outer_step import ExchangingOuterStep, NoOuterStep, OuterStep
+from loco_train.training.progress import Progress, round_plan
 from loco_train.training.resume import agree_on_point, restore
 from loco_train.training.sample_log import SampleLog
 from loco_train.transport.ballot import Ballot
@@ -97,7 +98,7 @@ def build_events(config: RunConfig, *, rank: int) -> EventLog:
     path.parent.mkdir(parents=True, exist_ok=True)
     sinks: list[Sink] = [JsonlSink(path)]
     if config.telemetry.console:
-        sinks.append(ConsoleSink(total_steps=config.rounds * config.method.inner_steps))
+        sinks.append(ConsoleSink(total_steps=config.rounds * config.inner_steps))
     if config.telemetry.tensorboard:
         sinks.append(TensorBoardSink(path.parent / "tensorboard"))
     return EventLog(sinks)
@@ -108,15 +109,47 @@ def build_outer_step(
 ) -> OuterStep:
     """The outer step of the run's method; connects this rank to its counterparts."""
     config = meeting.config
-    method = outer_method(config.method)
-    if method is None:
+    if config.method.rule == "none":
         return NoOuterStep()
-    islands, network = config.islands, config.network
-    prefix = f"{meeting.run_id}/generation-0"
+    method = outer_method(
+        config.method,
+        islands=config.islands.count,
+        layout=views.owned,
+        matrices=IslandMatrices(config.model, views, embeddings=config.method.aggregator.embeddings),
+        layers=config.model.layers,
+        tied=config.model.tied_embeddings,
+    )
     place = device if config.method.outer_state == "device" else torch.device("cpu")
-    communicator = Counterparts(
+    blocking = behind = connect_counterparts(meeting, "blocking", layout=layout, device=device)
+    if not method.mix1.is_nobody:
+        # Operations of one group are done in their order: what is under way in the background has a group of its own.
+        behind = connect_counterparts(meeting, "behind", layout=layout, device=device)
+    return ExchangingOuterStep(
+        method=method,
+        state=method.new_state(views.owned.numel, device=place),
+        scratch=torch.zeros(views.owned.numel, device=place),
+        views=views,
+        blocking=blocking,
+        behind=behind,
+        ballot=Ballot(
+            meeting.store,
+            prefix=meeting.prefix,
+            index=config.islands.index,
+            count=config.islands.count,
+            timeout_seconds=config.network.exchange_timeout,
+            hopeless=blocking.lost,
+        ),
+        clock=clock,
+        seed=config.seed,
+    )
+
+
+def connect_counterparts(meeting: Meeting, purpose: str, *, layout: Layout, device: torch.device) -> Counterparts:
+    """A communicator between this rank and the ranks at its position in the other islands."""
+    islands, network = meeting.config.islands, meeting.config.network
+    return Counterparts(
         meeting.store,
-        prefix=prefix,
+        prefix=f"{meeting.prefix}/{purpose}",
         position=Position(layout.pipeline_index, layout.tensor_index, layout.data_index),
         index=islands.index,
         count=islands.count,
@@ -125,22 +158,6 @@ def build_outer_step(
         timeout_seconds=network.exchange_timeout,
         bucket_bytes=int(network.bucket_bytes),
         interface=network.interface,
-    )
-    return SynchronousOuterStep(
-        method=method,
-        state=OuterState.zeros(views.owned.numel, device=place),
-        scratch=torch.zeros(views.owned.numel, device=place),
-        views=views,
-        communicator=communicator,
-        ballot=Ballot(
-            meeting.store,
-            prefix=prefix,
-            index=islands.index,
-            count=islands.count,
-            timeout_seconds=network.exchange_timeout,
-            hopeless=communicator.lost,
-        ),
-        clock=clock,
     )
 
 
@@ -154,7 +171,7 @@ def build_trainer(
         LocoError: whatever of settings, data, islands or checkpoints does not fit.
     """
     loader, heldout = open_loader(config), open_heldout(config, config.evaluation.sequences)
-    meeting = Meeting(config, connect_store(config), run_id)
+    meeting = Meeting.arrange(config, connect_store(config), run_id)
     layout = join_island(config, device=device)
     engine = build_engine(config, layout, device=device)
     clock = PhaseClock()
@@ -203,7 +220,7 @@ def start_or_resume(meeting: Meeting, *, engine: Engine, outer_step: OuterStep) 
     config = meeting.config
     folder = island_checkpoints(Path(config.run_dir), config.islands.index)
     on_leader(lambda: clean_stale(folder))
-    point = agree_on_point(folder, config=config, store=meeting.store)
+    point = agree_on_point(folder, meeting=meeting)
     if point is None:
         compare_weights(meeting, views=engine.views)
         outer_step.begin()
@@ -238,8 +255,7 @@ def build_ledger(config: RunConfig, progress: Progress, *, rank: int) -> Ledger 
         return None
     path = events_path(Path(config.run_dir), config.islands.index).with_name("ledger.jsonl")
     ledger = Ledger(path)
-    share = config.method.inner_steps * config.batch.island
-    first = progress.cursor + config.islands.index * share
+    first = round_plan(config, cursor=progress.cursor).first(config.islands.index)
     ledger.truncate_to(round=progress.round, stop=first + progress.steps_into_round * config.batch.island)
     return ledger
 

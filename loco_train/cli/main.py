@@ -60,6 +60,11 @@ COMMANDS = {
         "Start all islands of a run and watch them.",
         "loco launch local --run quickstart",
     ),
+    "simulate": LazyCommand(
+        "loco_train.cli.simulate:simulate",
+        "Run a method over many islands in one process.",
+        "loco simulate --method gasloc-2peer --islands 8 --rounds 12",
+    ),
     "rendezvous": LazyCommand(
         "loco_train.cli.rendezvous:rendezvous",
         "Serve the store where islands on several machines meet.",

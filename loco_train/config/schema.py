@@ -7,23 +7,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
+from loco_train.blocks import select_blocks
+from loco_train.config.method import MethodConfig
+from loco_train.config.settings import Fraction, NonNegativeFloat, Settings, require
 from loco_train.units import Bytes, Duration
-
-NonNegativeFloat = Annotated[float, Field(ge=0)]
-Fraction = Annotated[float, Field(ge=0, le=1)]
-
-
-class Settings(BaseModel):
-    """Base: unknown keys are refused, values are not coerced beyond what YAML leaves open, nothing can be changed."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
-
-
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise ValueError(message)
 
 
 class RopeScaling(Settings):
@@ -37,7 +26,7 @@ class RopeScaling(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> RopeScaling:
-        _require(
+        require(
             self.high_frequency_factor > self.low_frequency_factor,
             "high_frequency_factor must be greater than low_frequency_factor",
         )
@@ -68,13 +57,13 @@ class ModelConfig(Settings):
     @model_validator(mode="after")
     def _check(self) -> ModelConfig:
         heads, groups = self.attention_heads, self.key_value_heads
-        _require(heads % groups == 0, f"attention_heads ({heads}) must be a multiple of key_value_heads ({groups})")
+        require(heads % groups == 0, f"attention_heads ({heads}) must be a multiple of key_value_heads ({groups})")
         if self.head_dim is None:
-            _require(
+            require(
                 self.hidden_size % heads == 0,
                 f"hidden_size ({self.hidden_size}) must be a multiple of attention_heads ({heads}), or set head_dim",
             )
-        _require(self.head_size % 2 == 0, f"the width of a head ({self.head_size}) must be even for rotary positions")
+        require(self.head_size % 2 == 0, f"the width of a head ({self.head_size}) must be even for rotary positions")
         return self
 
     @property
@@ -93,32 +82,6 @@ class ModelConfig(Settings):
         layer = attention + 3 * self.hidden_size * self.ffn_hidden_size + 2 * self.hidden_size
         embeddings = self.vocab_size * self.hidden_size * (1 if self.tied_embeddings else 2)
         return embeddings + self.layers * layer + self.hidden_size
-
-
-class OuterOptimizerConfig(Settings):
-    """The optimizer of the outer step, applied to the pseudo-gradient (PyTorch SGD semantics)."""
-
-    kind: Literal["nesterov", "heavy-ball", "sgd"] = "nesterov"
-    lr: PositiveFloat = Field(0.7, description="DiLoCo (arXiv 2311.08105).")
-    momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.9, description="DiLoCo (arXiv 2311.08105).")
-
-    @model_validator(mode="after")
-    def _check(self) -> OuterOptimizerConfig:
-        _require(self.kind != "sgd" or self.momentum == 0, "kind sgd has no momentum: set momentum: 0")
-        return self
-
-
-class MethodConfig(Settings):
-    """An outer method: which composition, how many inner steps a round, and the settings of its parts."""
-
-    composition: Literal["diloco", "data-parallel"] = Field(
-        description="diloco: islands average their progress once a round. data-parallel: one island, no outer step."
-    )
-    inner_steps: PositiveInt = Field(30, description="H: inner steps in a round.")
-    outer: OuterOptimizerConfig = OuterOptimizerConfig()
-    outer_state: Literal["device", "host"] = Field(
-        "device", description="Where base and momentum (8 bytes a parameter) lie; host is pinned where there is CUDA."
-    )
 
 
 class NetworkConfig(Settings):
@@ -161,7 +124,7 @@ class ParallelConfig(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> ParallelConfig:
-        _require(
+        require(
             self.pipeline == 1 or self.zero_stage == 1,
             f"pipeline ({self.pipeline}) > 1 works with zero_stage 1 only (got {self.zero_stage}): DeepSpeed's "
             "pipeline engine needs whole gradients; set parallel.zero_stage=1 or parallel.pipeline=1",
@@ -221,7 +184,7 @@ class IslandsConfig(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> IslandsConfig:
-        _require(self.index < self.count, f"index ({self.index}) must be below count ({self.count})")
+        require(self.index < self.count, f"index ({self.index}) must be below count ({self.count})")
         return self
 
 
@@ -255,7 +218,7 @@ class RunConfig(Settings):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     run_dir: str = Field(description="Folder of the run: config, events, logs, checkpoints.")
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 1234
-    rounds: PositiveInt = Field(description="Outer rounds in all; inner steps = rounds * method.inner_steps.")
+    rounds: PositiveInt = Field(description="Outer rounds in all; of method.inner_steps inner steps each.")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda where there is one, else cpu.")
     model: ModelConfig
     method: MethodConfig
@@ -276,12 +239,32 @@ class RunConfig(Settings):
     def _check(self) -> RunConfig:
         self._check_model_fits_parallel()
         self._check_batch()
-        _require(
-            self.method.composition != "data-parallel" or self.islands.count == 1,
+        self._check_method_fits()
+        return self
+
+    def _check_method_fits(self) -> None:
+        method, count = self.method, self.islands.count
+        require(
+            method.rule != "none" or count == 1,
             f"method data-parallel has no outer step, but islands.count is {self.islands.count}: use islands.count=1 "
             "with parallel.data for plain data parallelism, or method=diloco",
         )
-        return self
+        steps = method.inner_steps
+        require(
+            isinstance(steps, int) or len(steps) == count,
+            f"method.inner_steps gives {1 if isinstance(steps, int) else len(steps)} islands their steps, but "
+            f"islands.count is {count}",
+        )
+        for pair in method.mix2.links or ():
+            require(
+                all(0 <= island < count for island in pair) and pair[0] != pair[1],
+                f"method.mix2.links: {list(pair)} is no pair of two of the islands 0 to {count - 1}",
+            )
+        if method.mix2.blocks is not None:
+            try:
+                select_blocks(method.mix2.blocks, layers=self.model.layers, tied=self.model.tied_embeddings)
+            except ValueError as error:
+                raise ValueError(f"method.mix2.blocks: {error}") from None
 
     def _check_model_fits_parallel(self) -> None:
         model, tensor = self.model, self.parallel.tensor
@@ -292,24 +275,24 @@ class RunConfig(Settings):
             ("vocab_divisible_by", model.vocab_divisible_by),
         )
         for name, size in sizes:
-            _require(size % tensor == 0, f"model.{name} ({size}) must be a multiple of parallel.tensor ({tensor})")
-        _require(
+            require(size % tensor == 0, f"model.{name} ({size}) must be a multiple of parallel.tensor ({tensor})")
+        require(
             model.layers >= self.parallel.pipeline,
             f"model.layers ({model.layers}) must be at least parallel.pipeline ({self.parallel.pipeline})",
         )
 
     def _check_batch(self) -> None:
         batch, share = self.batch, self.batch.micro * self.parallel.data
-        _require(
+        require(
             batch.island % share == 0,
             f"batch.island ({batch.island}) must be a multiple of batch.micro * parallel.data ({share})",
         )
-        _require(
+        require(
             self.evaluation.sequences % share == 0,
             f"evaluation.sequences ({self.evaluation.sequences}) must be a multiple of batch.micro * parallel.data "
             f"({share})",
         )
-        _require(
+        require(
             batch.sequence_length <= self.model.max_positions,
             f"batch.sequence_length ({batch.sequence_length}) is over model.max_positions ({self.model.max_positions})",
         )
@@ -320,9 +303,19 @@ class RunConfig(Settings):
         return self.batch.island // (self.batch.micro * self.parallel.data)
 
     @property
+    def steps_per_round(self) -> tuple[int, ...]:
+        """Inner steps of each island in a round."""
+        return tuple(self.method.steps_of(island) for island in range(self.islands.count))
+
+    @property
+    def inner_steps(self) -> int:
+        """Inner steps of this island in a round."""
+        return self.method.steps_of(self.islands.index)
+
+    @property
     def tokens_per_round(self) -> int:
         """Tokens that all islands together consume in one round."""
-        return self.islands.count * self.method.inner_steps * self.batch.island * self.batch.sequence_length
+        return sum(self.steps_per_round) * self.batch.island * self.batch.sequence_length
 
     @property
     def total_tokens(self) -> int:

@@ -127,6 +127,11 @@ class Weight:
             raise ConversionError(f"{self.name} has the wrong shape", got=tuple(logical.shape), allowed=self.shape)
         return logical
 
+    def replace(self, logical: Tensor, function: Callable[[Tensor], Tensor]) -> None:
+        """Replace each matrix that the parameter is made of by function(matrix), in place; padding rows stay."""
+        real = logical[: self.model.vocab_size] if self.rule.vocabulary else logical
+        real.copy_(self._join([function(part) for part in self._parts(real)]))
+
     def foreign_shapes(self) -> dict[str, tuple[int, ...]]:
         parts = self.split(torch.empty(self.shape, device="meta"))
         return {name: tuple(part.shape) for name, part in parts.items()}

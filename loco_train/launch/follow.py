@@ -41,7 +41,7 @@ class Standing:
 
     def __init__(self, run_dir: Path, config: RunConfig) -> None:
         self.rounds_in_all = config.rounds
-        self.steps_in_all = config.rounds * config.method.inner_steps * config.islands.count
+        self.steps_in_all = config.rounds * sum(config.steps_per_round)
         self._tails = [EventTail(events_path(run_dir, island)) for island in range(config.islands.count)]
         self._last: dict[int, Event] = {}
         self._last_step: dict[int, StepDone] = {}

@@ -1,7 +1,9 @@
-"""What the outer methods need of a network: protocols only. Transport has the real ones."""
+"""What the outer methods need of a network: protocols only. Transport and simulation have the real ones."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -19,10 +21,22 @@ class Pending(Protocol):
         """
 
 
+@dataclass(frozen=True)
+class Together:
+    """Several exchanges; nothing to wait for where there is none."""
+
+    parts: Sequence[Pending] = ()
+
+    def wait(self) -> None:
+        for part in self.parts:
+            part.wait()
+
+
 class Communicator(Protocol):
     """A rank's counterparts: the ranks at its position in all islands.
 
-    index: this island. count: islands. device: where tensors to be exchanged lie.
+    index: this island. count: islands. device: where tensors to be exchanged lie. down: pairs of islands of which all
+    know that they cannot exchange now.
     """
 
     @property
@@ -34,5 +48,15 @@ class Communicator(Protocol):
     @property
     def device(self) -> torch.device: ...
 
+    @property
+    def down(self) -> frozenset[frozenset[int]]: ...
+
     def mean(self, tensor: Tensor) -> Pending:
         """Start replacing `tensor` (flat, fp32 or fp64) by its mean over all islands, bit-equal on each."""
+
+    def mix(self, tensor: Tensor, weights: Mapping[int, float]) -> Pending:
+        """Start replacing `tensor` by the weighted sum of it and the other islands' tensors.
+
+        weights: of this island's row, by island. Each island named must name this one in its own call. The sum is
+        taken in the order of the islands, so that a pair gets bit-equal averages.
+        """

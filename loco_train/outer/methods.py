@@ -1,21 +1,113 @@
-"""The named methods, each a composition of parts."""
+"""Settings turned into a method: each part by its name."""
 
 from __future__ import annotations
 
-from loco_train.config.schema import MethodConfig, OuterOptimizerConfig
+from pathlib import Path
+
+import yaml
+
+from loco_train.blocks import block_of, select_blocks
+from loco_train.config.method import AggregatorConfig, MethodConfig, MixConfig
+from loco_train.errors import ConfigError
+from loco_train.outer.aggregators import Aggregator, Matrices, PerMatrix, Unchanged
+from loco_train.outer.iso import NewtonSchulz, clip_high, clip_low, flat_spectrum
 from loco_train.outer.method import OuterMethod
-from loco_train.outer.parts import MeanOverAll, MomentumSGD, Unchanged
+from loco_train.outer.mixing import Mix, Ranges
+from loco_train.outer.optimizer import MomentumSGD
+from loco_train.outer.peers import (
+    Everyone,
+    ExponentialGraph,
+    Graph,
+    Nobody,
+    Peers,
+    RandomCycle,
+    RandomPair,
+    Ring,
+)
+from loco_train.outer.rules import FromEnds, FromProgress, FromStarts, Rule
+from loco_train.outer.weights import Weights
+from loco_train.shards import FlatLayout
+
+RULES: dict[str, Rule] = {"progress": FromProgress(), "ends": FromEnds(), "starts": FromStarts()}
 
 
-def diloco(outer: OuterOptimizerConfig) -> OuterMethod:
-    """DiLoCo (arXiv 2311.08105, Algorithm 1): Nesterov on the mean of all islands' start - end."""
+def outer_method(
+    method: MethodConfig, *, islands: int, layout: FlatLayout, matrices: Matrices, layers: int, tied: bool
+) -> OuterMethod:
+    """The method that the settings compose; their rule is not `none`.
+
+    layout: of the flat buffers. matrices: in them. layers, tied: of the model, for the names of its blocks.
+
+    Raises:
+        ConfigError: a graph's file is missing or unsound.
+    """
+    lr, momentum = method.outer_for(islands)
     return OuterMethod(
-        mixing=MeanOverAll(),
-        aggregator=Unchanged(),
-        optimizer=MomentumSGD(kind=outer.kind, lr=outer.lr, momentum=outer.momentum),
+        rule=RULES[method.rule],
+        mix1=Mix(peers(method.mix1), "mix1"),
+        mix2=Mix(peers(method.mix2), "mix2", _ranges(method.mix2, layout, layers=layers, tied=tied)),
+        aggregator=aggregator(method.aggregator, matrices),
+        optimizer=MomentumSGD(kind=method.outer.kind, lr=lr, momentum=momentum),
+        mixes_momentum=method.mix1_momentum,
     )
 
 
-def outer_method(method: MethodConfig) -> OuterMethod | None:
-    """The method that the settings name; None for data-parallel, where one island trains and nothing is exchanged."""
-    return None if method.composition == "data-parallel" else diloco(method.outer)
+def peers(mix: MixConfig) -> Peers:
+    """The peers that the settings name."""
+    match mix.peers:
+        case "nobody":
+            return Nobody()
+        case "all":
+            return Everyone()
+        case "ring":
+            return Ring(mix.self_weight)
+        case "exponential" | "rotating-exponential":
+            return ExponentialGraph(mix.peers != "exponential", mix.self_weight)
+        case "random-pair":
+            return RandomPair(None if mix.links is None else frozenset(map(frozenset, mix.links)))
+        case "random-cycle":
+            return RandomCycle(mix.self_weight)
+        case "graph":
+            return Graph(read_graph(Path(mix.graph or "")))
+
+
+def read_graph(path: Path) -> Weights:
+    """The weights of a YAML file `weights: [[...], ...]`, one row for each island.
+
+    Raises:
+        ConfigError: no such file, no matrix, or one that no method may mix by.
+    """
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        matrix = [[float(weight) for weight in row] for row in document["weights"]]
+    except FileNotFoundError:
+        raise ConfigError(
+            f"there is no graph file {path}", fix="give the file's path as mix1.graph or mix2.graph"
+        ) from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{path} holds no graph", got=str(error).splitlines()[0], allowed="weights: a list of rows of numbers"
+        ) from None
+    return Weights.checked(matrix, source=str(path))
+
+
+def aggregator(settings: AggregatorConfig, matrices: Matrices) -> Aggregator:
+    """The aggregator that the settings name."""
+    match settings.kind:
+        case "mean":
+            return Unchanged()
+        case "iso":
+            return PerMatrix(matrices, flat_spectrum)
+        case "iso-fast":
+            return PerMatrix(matrices, NewtonSchulz(settings.scale))
+        case "clip-high":
+            return PerMatrix(matrices, clip_high)
+        case "clip-low":
+            return PerMatrix(matrices, clip_low)
+
+
+def _ranges(mix: MixConfig, layout: FlatLayout, *, layers: int, tied: bool) -> Ranges | None:
+    if mix.blocks is None:
+        return None
+    chosen = select_blocks(mix.blocks, layers=layers, tied=tied)
+    return tuple((first, end) for shard, first, end in layout.ranges() if block_of(shard.name) in chosen)

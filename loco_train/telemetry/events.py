@@ -45,7 +45,8 @@ class StepDone(Event):
 @dataclass(frozen=True)
 class RoundDone(Event):
     """bytes_sent: payload that this island sent to others in the round, over all its ranks. socket_bytes_sent: what
-    the kernel sent for it, where it tells. spread_l2: distance of this island from the mean before the outer step."""
+    the kernel sent for it, where it tells. spread_l2: distance of this island from the mean before the outer step,
+    where the method gives a mean."""
 
     compute_seconds: float
     wait_seconds: float
@@ -53,17 +54,22 @@ class RoundDone(Event):
     bytes_sent: int
     socket_bytes_sent: int | None
     pseudo_gradient_norm: float
-    spread_l2: float
+    spread_l2: float | None
 
 
 @dataclass(frozen=True)
 class EvaluationDone(Event):
-    """scope: consensus (the mean of the islands) or island (its own model before the outer step). loss: nats."""
+    """scope: consensus (the mean of the islands) or island (its own model before the outer step). loss: nats.
+
+    distance_l2: of this island from the consensus; bytes_sent: by this island to get it. Both 0 where the method keeps
+    the islands equal."""
 
     scope: str
     loss: float
     perplexity: float
     seconds: float
+    distance_l2: float = 0.0
+    bytes_sent: int = 0
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ def write_tiny_data(folder: Path, *, seed: int = 0) -> dict[str, Any]:
     }
 
 
-def tiny_trainer(world: World, settings: Mapping[str, Any], *, device: str = "cpu") -> Trainer:
+def tiny_trainer(world: World, settings: Mapping[str, Any], *, device: str = "cpu", run_id: str = "tiny") -> Trainer:
     """This rank's trainer of a tiny run, over the world's islands. Collective over all of them."""
     from loco_train.assembly import build_events, build_trainer
     from loco_train.launch.environment import RankEnvironment
@@ -52,7 +52,7 @@ def tiny_trainer(world: World, settings: Mapping[str, Any], *, device: str = "cp
     )
     environment = RankEnvironment(world.rank, world.ranks, world.rank, None)
     events = build_events(config, rank=world.rank)
-    return build_trainer(config, environment, run_id="tiny", device=torch.device(device), events=events)
+    return build_trainer(config, environment, run_id=run_id, device=torch.device(device), events=events)
 
 
 def state_digests(trainer: Trainer) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 from loco_train.config.schema import RunConfig
@@ -25,7 +26,7 @@ _TINY: dict[str, Any] = {
         "vocab_divisible_by": 8,
         "max_positions": 64,
     },
-    "method": {"composition": "diloco"},
+    "method": {"rule": "progress", "mix2": {"peers": "all"}},
     "data": {"tokenizer": "unused", "train": [{"path": "unused"}]},
     "batch": {"sequence_length": 16, "island": 8, "micro": 2},
     # With the usual eps of 1e-8 Adam turns rounding on near-zero gradients into whole steps, and no two layouts agree.
@@ -40,13 +41,13 @@ def tiny_run(overrides: Mapping[str, Any] | None = None) -> RunConfig:
 
     overrides: values by dotted name, `{"parallel.tensor": 2}`.
     """
-    merged = {key: dict(value) if isinstance(value, dict) else value for key, value in _TINY.items()}
+    merged = deepcopy(_TINY)
     for dotted, value in (overrides or {}).items():
         *path, last = dotted.split(".")
         section = merged
         for key in path:
             section = section.setdefault(key, {})
-        section[last] = value
+        section[last] = deepcopy(value)
     return RunConfig.model_validate(merged)
 
 

@@ -14,7 +14,10 @@ from loco_train.islands import Engine
 from loco_train.telemetry.events import EvaluationDone
 from loco_train.telemetry.log import EventLog
 from loco_train.telemetry.meters import PhaseClock
+from loco_train.training.outer_step import Consensus, OuterStep
 from loco_train.training.progress import Progress
+
+AT_CONSENSUS = Consensus()
 
 
 @dataclass
@@ -39,15 +42,16 @@ class Evaluator:
         if self.config.islands.count > 1 and self._is_due(progress.round + 1):
             self._evaluate("island", progress)
 
-    def after_outer_step(self, progress: Progress) -> None:
+    def after_outer_step(self, progress: Progress, outer_step: OuterStep) -> None:
         if self._is_due(progress.round):
-            self._evaluate("consensus", progress)
+            with outer_step.consensus(progress) as consensus:
+                self._evaluate("consensus", progress, consensus)
 
     def _is_due(self, rounds_done: int) -> bool:
         every = self.config.evaluation.every_rounds
         return rounds_done == self.config.rounds or (every > 0 and rounds_done % every == 0)
 
-    def _evaluate(self, scope: str, progress: Progress) -> None:
+    def _evaluate(self, scope: str, progress: Progress, consensus: Consensus = AT_CONSENSUS) -> None:
         begin = time.perf_counter()
         with self.clock.phase("evaluate"):
             loss = self.engine.evaluate(self.batches)
@@ -59,5 +63,7 @@ class Evaluator:
                 loss=loss,
                 perplexity=math.exp(min(loss, 700.0)),
                 seconds=time.perf_counter() - begin,
+                distance_l2=consensus.distance,
+                bytes_sent=consensus.bytes_sent,
             )
         )

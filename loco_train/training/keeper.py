@@ -38,7 +38,7 @@ class CheckpointKeeper:
     def is_due_inside(self, progress: Progress) -> bool:
         """Whether to save inside a round; its end belongs to `is_due_after_round`."""
         every = self.config.checkpoint.every_steps
-        inside = progress.steps_into_round < self.config.method.inner_steps
+        inside = progress.steps_into_round < self.config.inner_steps
         return every > 0 and inside and progress.step % every == 0
 
     def is_due_after_round(self, progress: Progress) -> bool:

@@ -17,7 +17,7 @@ from loco_train.telemetry.meters import PhaseClock
 from loco_train.training.evaluation import Evaluator
 from loco_train.training.keeper import CheckpointKeeper
 from loco_train.training.outer_step import OuterReport, OuterStep
-from loco_train.training.progress import Progress
+from loco_train.training.progress import Progress, round_plan
 from loco_train.training.sample_log import SampleLog
 from loco_train.training.schedule import learning_rate
 
@@ -59,7 +59,8 @@ class Trainer:
 
     def _inner_steps(self) -> None:
         plan = self._plan()
-        while self.progress.steps_into_round < self.config.method.inner_steps:
+        self.outer_step.begin_round(self.progress)
+        while self.progress.steps_into_round < self.config.inner_steps:
             begin = time.perf_counter()
             with self.clock.phase("compute"):
                 rate = self._learning_rate()
@@ -83,7 +84,7 @@ class Trainer:
         self._round_done(report)
         if self.keeper.is_due_after_round(self.progress):
             self._save(self._plan())
-        self.evaluator.after_outer_step(self.progress)
+        self.evaluator.after_outer_step(self.progress, self.outer_step)
 
     def _save(self, plan: RoundPlan) -> None:
         # The ledger first: a kill between the two leaves entries that the checkpoint does not know, and these are
@@ -93,8 +94,7 @@ class Trainer:
 
     def _plan(self) -> RoundPlan:
         """Which samples of the round are whose; follows from the cursor and the islands alone."""
-        share = self.config.method.inner_steps * self.config.batch.island
-        return RoundPlan(cursor=self.progress.cursor, counts=(share,) * self.config.islands.count)
+        return round_plan(self.config, cursor=self.progress.cursor)
 
     def _micro_batches(self, plan: RoundPlan) -> list[Tensor]:
         batch, layout = self.config.batch, self.engine.layout

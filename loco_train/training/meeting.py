@@ -15,7 +15,7 @@ from loco_train.config.schema import RunConfig
 from loco_train.data.loader import BatchLoader
 from loco_train.errors import CheckpointError, LocoError
 from loco_train.islands import ParameterViews
-from loco_train.transport.handshake import compare_documents, share, tensor_digests
+from loco_train.transport.handshake import agree_on_start, compare_documents, share, tensor_digests
 from loco_train.transport.island import on_leader
 
 T = TypeVar("T")
@@ -23,18 +23,34 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Meeting:
-    """What a rank needs to meet its counterparts: the store (None for one island) and the run's name on it."""
+    """What a rank needs to meet its counterparts: the store (None for one island) and this start's prefix on it."""
 
     config: RunConfig
     store: Store | None
     run_id: str
+    prefix: str
+
+    @staticmethod
+    def arrange(config: RunConfig, store: Store | None, run_id: str) -> Meeting:
+        """Wait until all islands are there. Collective over the island.
+
+        Raises:
+            DeadlineExceeded, TransportError: an island did not come, or the store is gone.
+        """
+        islands = config.islands
+        start = "alone"
+        if store is not None:
+            patience = config.network.rendezvous_timeout
+            where = {"index": islands.index, "count": islands.count, "timeout_seconds": patience}
+            start = on_leader(lambda: agree_on_start(store, f"{run_id}/start", **where))  # type: ignore[arg-type]
+        return Meeting(config, store, run_id, f"{run_id}/{start}")
 
     def compare(self, name: str, document: Callable[[], dict[str, Any]]) -> None:
         """Refuse to go on unless this document is the same on all islands; collective over the island."""
         store = self.store
         if store is not None:
             mine = document()
-            on_leader(lambda: compare_documents(store, f"{self.run_id}/{name}", document=mine, **self._place))
+            on_leader(lambda: compare_documents(store, f"{self.prefix}/{name}", document=mine, **self._place))
 
     def all_succeed(self, name: str, work: Callable[[], T]) -> T:
         """What `work` gives, once it succeeded on all islands. Collective over the islands.
@@ -50,7 +66,7 @@ class Meeting:
         except LocoError as error:
             failure = error
         problem = failure.problem if failure else None
-        told = self._share(name, {"problem": problem})
+        told = self.share(name, {"problem": problem})
         if failure:
             raise failure
         failed = [f"island {island}: {each['problem']}" for island, each in enumerate(told) if each["problem"]]
@@ -58,11 +74,12 @@ class Meeting:
             raise CheckpointError(f"{name} failed on another island", got="; ".join(failed), fix="see its log")
         return result
 
-    def _share(self, name: str, document: dict[str, Any]) -> list[dict[str, Any]]:
+    def share(self, name: str, document: dict[str, Any]) -> list[dict[str, Any]]:
+        """Every island's document, by island. Collective over the island."""
         store = self.store
         if store is None:
             return [document]
-        return on_leader(lambda: share(store, f"{self.run_id}/{name}", document=document, **self._place))
+        return on_leader(lambda: share(store, f"{self.prefix}/{name}", document=document, **self._place))
 
     @property
     def _place(self) -> dict[str, Any]:

@@ -1,15 +1,18 @@
 """The outer step of one island: read the end, exchange, decide once, apply, write the start.
 
-    views.read(end) -> pseudo-gradient -> [all islands finite?] -> exchange -> [all got it?] -> apply -> views.write
+    mix1 sets out -> inner steps -> views.read(end) -> contribution -> [finite?] -> mix2, mix1 arrives -> [all got it?]
+    -> pseudo-gradient -> update -> views.write(start)
 
-The brackets are the two decisions that all ranks of all islands take alike; nothing is changed before the second.
+The brackets are the two decisions that all ranks of all islands that exchange take alike; nothing is changed before
+the second.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -18,7 +21,7 @@ from torch import Tensor
 
 from loco_train.errors import NonFinite, TransportError
 from loco_train.islands import ParameterViews
-from loco_train.outer import OuterMethod, OuterState
+from loco_train.outer import Draw, OuterMethod, OuterState, Pending, Together
 from loco_train.telemetry.meters import PhaseClock
 from loco_train.training.progress import Progress
 from loco_train.transport.ballot import OK, Ballot
@@ -29,14 +32,22 @@ NON_FINITE, FAILED = "non-finite", "failed"
 
 @dataclass(frozen=True)
 class OuterReport:
-    """pseudo_gradient_norm: of the mean that was applied. spread_l2: this island's distance from the islands' mean
-    before the step. bytes_sent, socket_bytes_sent: by this island in this round; see telemetry's RoundDone. All over
-    the whole island, the same on every rank."""
+    """pseudo_gradient_norm: of what the outer optimizer received. spread_l2: this island's distance from the islands'
+    mean before the step; None where the method gives no mean. bytes_sent, socket_bytes_sent: by this island since the
+    last report; see telemetry's RoundDone. All over the whole island, the same on every rank."""
 
     pseudo_gradient_norm: float = 0.0
-    spread_l2: float = 0.0
+    spread_l2: float | None = None
     bytes_sent: int = 0
     socket_bytes_sent: int | None = None
+
+
+@dataclass(frozen=True)
+class Consensus:
+    """What the mean of the islands cost to get. distance: of this island from it, L2. bytes_sent: by this island."""
+
+    distance: float = 0.0
+    bytes_sent: int = 0
 
 
 class OuterStep(Protocol):
@@ -45,12 +56,18 @@ class OuterStep(Protocol):
     def begin(self) -> None:
         """The parameters are at the start of a run: make them the base."""
 
+    def begin_round(self, progress: Progress) -> None:
+        """The round's inner steps follow: what travels behind them sets out. Also after a resume inside the round."""
+
     def run(self, progress: Progress) -> OuterReport:
         """The outer step of round `progress.round`.
 
         Raises:
             TransportError, NonFinite: on every rank of this island; parameters and outer state are as before.
         """
+
+    def consensus(self, progress: Progress) -> AbstractContextManager[Consensus]:
+        """Inside the block the parameters are the mean of the islands. Collective over the islands."""
 
     def tensors(self) -> dict[str, Tensor]:
         """Live views of what a checkpoint holds of the outer side, by checkpoint key."""
@@ -62,32 +79,49 @@ class NoOuterStep:
     def begin(self) -> None:
         pass
 
+    def begin_round(self, progress: Progress) -> None:
+        pass
+
     def run(self, progress: Progress) -> OuterReport:
         return OuterReport()
+
+    @contextmanager
+    def consensus(self, progress: Progress) -> Iterator[Consensus]:
+        yield Consensus()
 
     def tensors(self) -> dict[str, Tensor]:
         return {}
 
 
 @dataclass
-class SynchronousOuterStep:
-    """The blocking outer step over all islands.
+class ExchangingOuterStep:
+    """The outer step with other islands.
 
-    scratch: flat [views.owned.numel] buffer on the state's device: the end, then the pseudo-gradient.
+    scratch: flat [views.owned.numel] buffer on the state's device: the end, then what travels, then the
+    pseudo-gradient. blocking, behind: counterparts for mix2, and for mix1, which is under way at the same time; one
+    and the same where the method has no mix1.
     """
 
     method: OuterMethod
     state: OuterState
     scratch: Tensor
     views: ParameterViews
-    communicator: Counterparts
+    blocking: Counterparts
+    behind: Counterparts
     ballot: Ballot
     clock: PhaseClock
-    bytes_reported: int = 0
-    socket_bytes_reported: int = 0
+    seed: int
+    mix1: Pending = field(default_factory=Together)
+    counted: ByteCount = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.counted = ByteCount(list({id(c): c for c in (self.blocking, self.behind)}.values()))
 
     def begin(self) -> None:
         self.views.read(self.state.base)
+
+    def begin_round(self, progress: Progress) -> None:
+        self.mix1 = self.method.begin_round(self.state, self._draw(progress), self.behind)
 
     def tensors(self) -> dict[str, Tensor]:
         return self.state.tensors(self.views.owned)
@@ -95,18 +129,47 @@ class SynchronousOuterStep:
     def run(self, progress: Progress) -> OuterReport:
         with self.clock.phase("outer"):
             self.views.read(self.scratch)
-            finite = self.method.pseudo_gradient(self.state, self.scratch)
+            finite = self.method.contribution(self.state, self.scratch)
         with self.clock.phase("wait"):
             self._require_finite(finite, progress)
             self._exchange(progress)
         with self.clock.phase("outer"):
-            report = self._report()
-            self.method.apply(self.state, self.scratch)
-            self.views.write(self.state.base)
+            gradient = self.method.pseudo_gradient(self.state, self.scratch)
+            report = self._report(gradient)
+            self.views.write(self.method.update(self.state, gradient))
         return report
 
+    @contextmanager
+    def consensus(self, progress: Progress) -> Iterator[Consensus]:
+        if self.method.keeps_islands_equal:
+            yield Consensus()
+            return
+        own = torch.zeros_like(self.scratch)
+        self.views.read(own)
+        mean = own.to(self.blocking.device, copy=True)
+        before = self.blocking.counter.bytes_sent
+        self._all_or_nobody(f"{_name(progress)}/consensus", self.blocking.mean(mean), voters=None)
+        sent = self.blocking.counter.bytes_sent - before
+        mean = mean.to(own.device)
+        distance, total_sent = _over_island([float((own - mean).square().sum(dtype=torch.float64)), sent], self.views)
+        self.views.write(mean)
+        try:
+            yield Consensus(math.sqrt(distance), int(total_sent))
+        finally:
+            self.views.write(own)
+            self.counted.take()  # told in the evaluation's event, not once more in the next round's
+
+    def _draw(self, progress: Progress) -> Draw:
+        return Draw(self.seed, progress.round)
+
+    def _voters(self, progress: Progress) -> list[int]:
+        """The islands that this one exchanges with at the outer step: only for them it waits."""
+        weights = self.method.mix2.weights(self.blocking.count, self._draw(progress))
+        return list(weights.rows[self.blocking.index])
+
     def _require_finite(self, finite: bool, progress: Progress) -> None:
-        bad = self.ballot.decide(f"{_name(progress)}/finite", OK if finite else NON_FINITE)
+        verdict = OK if finite else NON_FINITE
+        bad = self.ballot.decide(f"{_name(progress)}/finite", verdict, voters=self._voters(progress))
         if bad:
             raise NonFinite(
                 f"round {progress.round}: NaN or infinity in the parameters of island {_islands(bad)}",
@@ -115,43 +178,68 @@ class SynchronousOuterStep:
             )
 
     def _exchange(self, progress: Progress) -> None:
-        """All islands got the mean, or all raise: an island that applied what another did not would drift away."""
+        mix2 = self.method.exchange(self.scratch, self._draw(progress), self.blocking)
+        self._all_or_nobody(f"{_name(progress)}/exchanged", Together([mix2, self.mix1]), voters=self._voters(progress))
+
+    def _all_or_nobody(self, key: str, pending: Pending, *, voters: list[int] | None) -> None:
+        """All got the result, or all raise: an island that applied what another did not would drift away."""
         failure: TransportError | None = None
         try:
-            self.method.exchange(self.scratch, self.communicator)
+            pending.wait()
         except TransportError as error:
             failure = error
-        bad = self.ballot.decide(f"{_name(progress)}/exchanged", FAILED if failure else OK)
+        bad = self.ballot.decide(key, FAILED if failure else OK, voters=voters)
         if bad:
             raise failure or TransportError(
-                f"round {progress.round}: the exchange failed at island {_islands(bad)}",
-                got="nothing of it was applied on any island",
+                f"{key}: the exchange failed at island {_islands(bad)}",
+                got="nothing of it was applied on any island that exchanged with it",
                 fix="look at that island's log, then start the run again: it resumes before this exchange",
             )
 
-    def _report(self) -> OuterReport:
+    def _report(self, gradient: Tensor) -> OuterReport:
         """Sums over the island. The end is still in the masters, so the island's own progress is at hand."""
-        counted, socket = self.communicator.counter.bytes_sent, self.communicator.sockets.bytes_sent()
-        sums = torch.zeros(5, dtype=torch.float64)
-        sums[2] = counted - self.bytes_reported
-        sums[3] = (socket or 0) - self.socket_bytes_reported
-        sums[4] = socket is None
-        self.bytes_reported, self.socket_bytes_reported = counted, socket or 0
+        norm = spread = 0.0
+        known = self.method.keeps_islands_equal and gradient is self.scratch
         state = self.views.state()
         for shard, first, end in self.views.owned.ranges():
-            mean = self.scratch[first:end]
-            own = self.state.base[first:end] - state[f"master/{shard.name}"].to(mean.device)
-            sums[0] += mean.square().sum(dtype=torch.float64).cpu()
-            sums[1] += (own - mean).square().sum(dtype=torch.float64).cpu()
-        total = sums.to(self.views.device)
-        dist.all_reduce(total)
-        gradient, spread, payload, on_sockets, unknown = total.tolist()
+            mean = gradient[first:end]
+            norm += float(mean.square().sum(dtype=torch.float64))
+            if known:
+                own = self.state.base[first:end] - state[f"master/{shard.name}"].to(mean.device)
+                spread += float((own - mean).square().sum(dtype=torch.float64))
+        sent, on_sockets = self.counted.take()
+        unknown = float(on_sockets is None)
+        sums = _over_island([norm, spread, sent, on_sockets or 0, unknown], self.views)
         return OuterReport(
-            pseudo_gradient_norm=math.sqrt(gradient),
-            spread_l2=math.sqrt(spread),
-            bytes_sent=int(payload),
-            socket_bytes_sent=None if unknown else int(on_sockets),
+            pseudo_gradient_norm=math.sqrt(sums[0]),
+            spread_l2=math.sqrt(sums[1]) if known else None,
+            bytes_sent=int(sums[2]),
+            socket_bytes_sent=None if sums[4] else int(sums[3]),
         )
+
+
+@dataclass
+class ByteCount:
+    """Bytes that this rank sent since the last `take`, counted and on its sockets."""
+
+    counterparts: list[Counterparts]
+    counted: int = 0
+    on_sockets: int = 0
+
+    def take(self) -> tuple[int, int | None]:
+        counted = sum(each.counter.bytes_sent for each in self.counterparts)
+        each_socket = [each.sockets.bytes_sent() for each in self.counterparts]
+        known = [count for count in each_socket if count is not None]
+        new = counted - self.counted, sum(known) - self.on_sockets if known else None
+        self.counted, self.on_sockets = counted, sum(known)
+        return new
+
+
+def _over_island(values: list[float], views: ParameterViews) -> list[float]:
+    total = torch.tensor(values, dtype=torch.float64).to(views.device)
+    dist.all_reduce(total)
+    summed: list[float] = total.tolist()
+    return summed
 
 
 def _name(progress: Progress) -> str:

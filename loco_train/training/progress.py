@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from loco_train.config.schema import RunConfig
+from loco_train.data.loader import RoundPlan
 
 
 @dataclass(frozen=True)
@@ -12,7 +13,7 @@ class Progress:
     """Position of one island in its run.
 
     step: inner steps done. round: outer rounds done. steps_into_round: inner steps done since the last outer step;
-    equal to the method's inner_steps when only the outer step of the round is missing.
+    equal to the island's inner steps when only the outer step of the round is missing.
     cursor: sample ordinal at which the current round began: the sequences that all islands had consumed by then.
     """
 
@@ -28,6 +29,11 @@ class Progress:
         return Progress(step=self.step, round=self.round + 1, steps_into_round=0, cursor=next_cursor)
 
     def tokens(self, config: RunConfig) -> int:
-        """Tokens that all islands together have consumed, taking the others to be at the same step of the round."""
-        in_round = self.steps_into_round * config.islands.count * config.batch.island
+        """Tokens that all islands together have consumed, taking the others to be as far into the round."""
+        in_round = self.steps_into_round * sum(config.steps_per_round) * config.batch.island // config.inner_steps
         return (self.cursor + in_round) * config.batch.sequence_length
+
+
+def round_plan(config: RunConfig, *, cursor: int) -> RoundPlan:
+    """Which samples of the round that begins at `cursor` are whose."""
+    return RoundPlan(cursor=cursor, counts=tuple(steps * config.batch.island for steps in config.steps_per_round))

@@ -7,19 +7,18 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch.distributed import Store
 
 from loco_train.checkpoint import RankState, committed_steps, open_step, point_to, restore_checkpoint, retain
 from loco_train.config.schema import RunConfig
 from loco_train.errors import CheckpointError
 from loco_train.islands import Engine
+from loco_train.training.meeting import Meeting
 from loco_train.training.outer_step import OuterStep
 from loco_train.training.progress import Progress
-from loco_train.transport.handshake import share
 from loco_train.transport.island import on_leader
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class SavedPoint:
     """A point that an island has a checkpoint of. The same step before and after an outer step are two points."""
 
@@ -27,46 +26,36 @@ class SavedPoint:
     round: int
 
 
-def common_point(points: list[list[SavedPoint]]) -> SavedPoint | None:
-    """The newest point of all islands; None where no island has any.
+def common_round(rounds: list[list[int]]) -> int | None:
+    """The newest round that every island has a checkpoint of; None where no island has any.
+
+    Between two outer steps islands do not depend on each other: each goes on from its own newest step in that round.
 
     Raises:
         CheckpointError: islands have checkpoints, but none in common: starting afresh would throw them away.
     """
-    if not any(points):
+    if not any(rounds):
         return None
-    shared = set.intersection(*map(set, points))
+    shared = set.intersection(*map(set, rounds))
     if shared:
         return max(shared)
-    told = "; ".join(f"island {i}: {', '.join(str(p.step) for p in each) or 'none'}" for i, each in enumerate(points))
+    told = "; ".join(f"island {i}: {', '.join(map(str, sorted(set(each)))) or 'none'}" for i, each in enumerate(rounds))
     raise CheckpointError(
-        "the islands have no checkpoint in common",
-        got=f"steps saved by {told}",
+        "the islands have no checkpoint of the same round",
+        got=f"rounds saved by {told}",
         fix="bring back the missing checkpoints, or start a run with a run_dir of its own",
     )
 
 
-def agree_on_point(folder: Path, *, config: RunConfig, store: Store | None) -> SavedPoint | None:
-    """The newest point that every island has saved, the same on every rank of every island.
+def agree_on_point(folder: Path, *, meeting: Meeting) -> SavedPoint | None:
+    """This island's newest point in the newest round that every island has saved; the same on each of its ranks.
 
-    folder: this island's checkpoints. store: None for one island.
+    folder: this island's checkpoints.
     """
-    return on_leader(lambda: common_point(_points_of_all(folder, config=config, store=store)))
-
-
-def _points_of_all(folder: Path, *, config: RunConfig, store: Store | None) -> list[list[SavedPoint]]:
-    mine = _saved_points(folder)
-    if store is None:
-        return [mine]
-    documents = share(
-        store,
-        "saved-points",
-        index=config.islands.index,
-        count=config.islands.count,
-        document={"points": [[p.step, p.round] for p in mine]},
-        timeout_seconds=config.network.rendezvous_timeout,
-    )
-    return [[SavedPoint(*pair) for pair in document["points"]] for document in documents]
+    mine = on_leader(lambda: _saved_points(folder))
+    rounds = meeting.share("saved rounds", {"rounds": [point.round for point in mine]})
+    agreed = on_leader(lambda: common_round([document["rounds"] for document in rounds]))
+    return max((p for p in mine if p.round == agreed), key=lambda p: p.step, default=None)
 
 
 def _saved_points(folder: Path) -> list[SavedPoint]:

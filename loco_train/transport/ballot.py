@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 
 from torch.distributed import Store
 
@@ -11,6 +12,7 @@ from loco_train.transport.island import agree_in_island, on_leader
 from loco_train.transport.store import wait_for
 
 OK = "ok"
+_VOTES_KEPT = 256
 
 
 class Ballot:
@@ -37,10 +39,12 @@ class Ballot:
         self._count = count
         self._timeout_seconds = timeout_seconds
         self._hopeless = hopeless
-        self._last_key: str | None = None
+        self._keys: deque[str] = deque()
 
-    def decide(self, key: str, verdict: str) -> dict[int, str]:
-        """The verdicts other than "ok", by island; empty: all ranks of all islands said "ok".
+    def decide(self, key: str, verdict: str, *, voters: Sequence[int] | None = None) -> dict[int, str]:
+        """The verdicts other than "ok", by island; empty: all ranks of all voters said "ok".
+
+        voters: the islands whose votes are waited for, this one among them; None: all.
 
         An island whose own verdict is bad gets only that: it has no need to wait for islands that may be dead.
         Collective over the island.
@@ -50,19 +54,22 @@ class Ballot:
                 every rank of this island.
         """
         agreed = agree_in_island(verdict, good=OK)
-        return on_leader(lambda: self._vote(key, agreed))
+        return on_leader(lambda: self._vote(key, agreed, range(self._count) if voters is None else voters))
 
-    def _vote(self, key: str, verdict: str) -> dict[int, str]:
+    def _vote(self, key: str, verdict: str, voters: Sequence[int]) -> dict[int, str]:
         mine = {self._index: verdict} if verdict != OK else {}
         if self._store is None:
             return mine
         self._store.set(self._key(key, self._index), verdict)
         if mine:
             return mine
-        keys = [self._key(key, island) for island in range(self._count)]
-        missing = wait_for(self._store, keys, timeout_seconds=self._timeout_seconds, hopeless=self._hopeless)
+        self._forget_old(key)
+        keys = {island: self._key(key, island) for island in voters}
+        missing = wait_for(
+            self._store, list(keys.values()), timeout_seconds=self._timeout_seconds, hopeless=self._hopeless
+        )
         if missing:
-            absent = ", ".join(str(island) for island, name in enumerate(keys) if name in missing)
+            absent = ", ".join(str(island) for island, name in keys.items() if name in missing)
             if self._hopeless():
                 raise PeerLost(
                     f"island {absent} did not reach {key}, and a connection to the other islands is closed",
@@ -72,15 +79,15 @@ class Ballot:
                 f"island {absent} did not reach {key} within {self._timeout_seconds:g} s",
                 fix="look at its log; if it is only slow, raise network.exchange_timeout",
             )
-        verdicts = {island: self._store.get(name).decode() for island, name in enumerate(keys)}
-        self._forget_previous(key)
+        verdicts = {island: self._store.get(name).decode() for island, name in keys.items()}
         return {island: verdict for island, verdict in verdicts.items() if verdict != OK}
 
-    def _forget_previous(self, key: str) -> None:
-        # Everyone has voted for `key`, so everyone has read the votes before it: the store must not grow for ever.
-        if self._last_key is not None and self._store is not None:
-            self._store.delete_key(self._key(self._last_key, self._index))
-        self._last_key = key
+    def _forget_old(self, key: str) -> None:
+        # The store must not grow for ever. Islands that wait only for their peers may be some rounds apart: votes stay
+        # for many rounds longer than any deadline lets them be.
+        self._keys.append(self._key(key, self._index))
+        if len(self._keys) > _VOTES_KEPT and self._store is not None:
+            self._store.delete_key(self._keys.popleft())
 
     def _key(self, key: str, island: int) -> str:
         return f"{self._prefix}/ballot/{key}/{island}"

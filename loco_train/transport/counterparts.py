@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -71,6 +71,7 @@ class Counterparts:
         self.count = count
         self.backend = _choose_backend(backend, device)
         self.device = device if self.backend == "nccl" else torch.device("cpu")
+        self.down: frozenset[frozenset[int]] = frozenset()
         self.counter = ByteCounter()
         self.sockets = SocketMeter()
         self._timeout_seconds = timeout_seconds
@@ -94,10 +95,7 @@ class Counterparts:
         Raises:
             TransportError: the group broke before.
         """
-        if tensor.dim() != 1 or not tensor.is_contiguous() or tensor.dtype not in (torch.float32, torch.float64):
-            raise ValueError(
-                f"a flat contiguous fp32 or fp64 tensor is needed, got {tensor.dtype} {tuple(tensor.shape)}"
-            )
+        _check(tensor)
         if self.count == 1 or tensor.numel() == 0:
             return PendingMean(self, [], [])
         if self._broken:
@@ -110,6 +108,42 @@ class Counterparts:
             raise self.broken(error) from error
         self.counter.add_all_reduce(tensor.numel() * tensor.element_size(), islands=self.count)
         return PendingMean(self, works, buckets)
+
+    def mix(self, tensor: Tensor, weights: Mapping[int, float]) -> PendingMix:
+        """Start replacing `tensor` by the sum of weights[j] times the tensor of island j, this island's own included.
+
+        tensor: flat, contiguous, fp32 or fp64, on `device`; not to be touched until the wait. weights: by island; each
+        of these islands must name this one in its own call, the others need not call. Only these islands wait for
+        each other.
+
+        Raises:
+            TransportError: the group broke before.
+        """
+        _check(tensor)
+        others = [island for island in weights if island != self.index] if tensor.numel() else []
+        if self._broken:
+            raise self._broken
+        received = {island: torch.empty_like(tensor) for island in others}
+        try:
+            works = self._swap(tensor, received)
+        except RuntimeError as error:
+            raise self.broken(error) from error
+        self.counter.bytes_sent += len(others) * tensor.numel() * tensor.element_size()
+        return PendingMix(self, works, tensor, received, weights)
+
+    def _swap(self, tensor: Tensor, received: Mapping[int, Tensor]) -> list[Any]:
+        if self.backend == "nccl" and received:
+            # One group of operations: NCCL runs a communicator's sends and receives one by one, and two islands that
+            # both send first would wait for each other for ever.
+            self._group._start_coalescing(self.device)
+            for island, buffer in received.items():
+                self._group.send([tensor], island, 0)
+                self._group.recv([buffer], island, 0)
+            return [self._group._end_coalescing(self.device)]
+        works = []
+        for island, buffer in received.items():
+            works += [self._group.recv([buffer], island, 0), self._group.send([tensor], island, 0)]
+        return works
 
     def finish(self, work: Any) -> None:
         """Wait for one operation of the group.
@@ -183,6 +217,49 @@ class PendingMean:
             self.owner.finish(work)
             # A power of two divides exactly; for other counts every island divides the same sum.
             bucket.div_(self.owner.count)
+
+
+@dataclass(frozen=True)
+class PendingMix:
+    """A weighted sum that is under way: wait, then the tensor holds it."""
+
+    owner: Counterparts
+    works: list[Any]
+    tensor: Tensor
+    received: Mapping[int, Tensor]
+    weights: Mapping[int, float]
+
+    def wait(self) -> None:
+        """Return when the tensor holds the sum.
+
+        Raises:
+            PeerLost, DeadlineExceeded, TransportError: the group is dead; the tensor is as it was.
+        """
+        for work in self.works:
+            self.owner.finish(work)
+        if self.received:
+            terms = {**self.received, self.owner.index: self.tensor}
+            # By island, so that both sides of a pair add in the same order and get the same bits.
+            weighted_sum([(self.weights[island], terms[island]) for island in sorted(terms)], out=self.tensor)
+
+
+def weighted_sum(terms: Sequence[tuple[float, Tensor]], *, out: Tensor) -> None:
+    """Write the sum of weight * tensor (flat [n] each), added from first to last; `out` may be one of the tensors."""
+    for first in range(0, out.numel(), _CHUNK_ELEMENTS):
+        chunk = slice(first, first + _CHUNK_ELEMENTS)
+        total = terms[0][0] * terms[0][1][chunk]
+        for weight, tensor in terms[1:]:
+            total.add_(tensor[chunk], alpha=weight)
+        out[chunk].copy_(total)
+
+
+# Of one pass of `weighted_sum`: 1 MiB of fp32 stays in a core's cache, and is all that it allocates.
+_CHUNK_ELEMENTS = 2**18
+
+
+def _check(tensor: Tensor) -> None:
+    if tensor.dim() != 1 or not tensor.is_contiguous() or tensor.dtype not in (torch.float32, torch.float64):
+        raise ValueError(f"a flat contiguous fp32 or fp64 tensor is needed, got {tensor.dtype} {tuple(tensor.shape)}")
 
 
 def _sum_options() -> dist.AllreduceOptions:

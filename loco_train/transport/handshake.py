@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
+import uuid
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,6 +21,7 @@ Document = Mapping[str, Any]
 _ABSENT = "(absent)"
 _SHOWN_DIFFERENCES = 20
 _SHOWN_CHARACTERS = 120
+_LISTEN_SECONDS = 0.05
 
 
 def share(
@@ -33,12 +36,49 @@ def share(
     store.set(keys[index], zlib.compress(json.dumps(document).encode()))  # type: ignore[arg-type]
     missing = wait_for(store, keys, timeout_seconds=timeout_seconds)
     if missing:
-        absent = ", ".join(key.rpartition("/")[2] for key in missing)
-        raise DeadlineExceeded(
-            f"island {absent} of {count} did not come to the rendezvous within {timeout_seconds:g} s",
-            fix="start it, or look at its log; raise network.rendezvous_timeout if islands start far apart",
-        )
+        absent = [island for island, key in enumerate(keys) if key in missing]
+        raise _absent(absent, count=count, timeout_seconds=timeout_seconds)
     return [json.loads(zlib.decompress(store.get(key))) for key in keys]
+
+
+def agree_on_start(store: Store, name: str, *, index: int, count: int, timeout_seconds: float) -> str:
+    """A word for this start of the run, the same on every island and never used before. For one rank of each island.
+
+    A store outlives the islands: what an earlier start left under a name would be taken for this one's, an old list of
+    checkpoints, or the address of a rank that is gone. So every island says a new word and repeats those that it has
+    heard; they are one start once all have heard the same words.
+
+    Raises:
+        DeadlineExceeded: naming the islands that did not come. TransportError: the store is gone.
+    """
+    word = uuid.uuid4().hex
+    deadline = time.monotonic() + timeout_seconds
+    said, heard = ([f"{name}/{what}/{island}" for island in range(count)] for what in ("said", "heard"))
+    store.set(said[index], word)
+    while True:
+        remaining = deadline - time.monotonic()
+        missing = wait_for(store, said, timeout_seconds=remaining)
+        words = [] if missing else [store.get(key).decode() for key in said]
+        store.set(heard[index], " ".join(words))
+        if not missing and not wait_for(store, heard, timeout_seconds=remaining):
+            everyone = {store.get(key).decode() for key in heard}
+            if everyone == {" ".join(words)}:
+                return hashlib.sha256(" ".join(words).encode()).hexdigest()[:16]
+        if time.monotonic() > deadline:
+            silent = [i for i in range(count) if said[i] in missing or word not in _heard(store, heard[i])]
+            raise _absent(silent, count=count, timeout_seconds=timeout_seconds)
+        time.sleep(_LISTEN_SECONDS)
+
+
+def _heard(store: Store, key: str) -> str:
+    return store.get(key).decode() if store.check([key]) else ""
+
+
+def _absent(islands: Sequence[int], *, count: int, timeout_seconds: float) -> DeadlineExceeded:
+    return DeadlineExceeded(
+        f"island {', '.join(map(str, islands))} of {count} did not come to the rendezvous within {timeout_seconds:g} s",
+        fix="start it, or look at its log; raise network.rendezvous_timeout if islands start far apart",
+    )
 
 
 def compare_documents(

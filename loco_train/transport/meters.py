@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import stat
 import struct
 import sys
 from collections.abc import Iterator
@@ -86,13 +87,15 @@ def _state(fd: int) -> int | None:
 def _tcp_info(fd: int) -> bytes:
     """The kernel's struct tcp_info of a TCP socket; empty for anything else."""
     try:
-        duplicate = socket.socket(fileno=os.dup(fd))
+        if not stat.S_ISSOCK(os.fstat(fd).st_mode):
+            return b""
+        duplicate = os.dup(fd)
     except OSError:
         return b""
-    with duplicate:
-        if duplicate.type != socket.SOCK_STREAM or duplicate.family not in (socket.AF_INET, socket.AF_INET6):
+    with socket.socket(fileno=duplicate) as connection:
+        if connection.type != socket.SOCK_STREAM or connection.family not in (socket.AF_INET, socket.AF_INET6):
             return b""
         try:
-            return duplicate.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_LENGTH)
+            return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_LENGTH)
         except OSError:
             return b""

@@ -59,7 +59,7 @@ def message(path: str, *overrides: str) -> str:
 def test_parts_by_name_by_file_inline_and_changed(write):
     config = load_run(write()).config
     assert config.model.hidden_size == 32
-    assert (config.method.composition, config.method.inner_steps) == ("diloco", 7)
+    assert (config.method.rule, config.method.inner_steps) == ("progress", 7)
     # `use` merges mappings inside the part: its other settings stay.
     assert (config.method.outer.lr, config.method.outer.momentum) == (1.0, 0.9)
     assert config.data.train[1].weight == 2
@@ -90,7 +90,7 @@ def test_overrides_apply_in_order_and_a_part_can_be_exchanged(write):
 
 def test_an_override_may_be_a_mapping(write):
     method = load_run(write(), ["method={use: data-parallel, inner_steps: 2}"]).config.method
-    assert (method.composition, method.inner_steps) == ("data-parallel", 2)
+    assert (method.rule, method.inner_steps) == ("none", 2)
 
 
 @pytest.mark.parametrize(

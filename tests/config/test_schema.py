@@ -54,4 +54,4 @@ def test_nothing_can_be_changed_afterwards():
 
 def test_data_parallel_is_for_one_island():
     with pytest.raises(ValidationError, match="use islands.count=1 with parallel.data"):
-        tiny_run({"method.composition": "data-parallel", "islands.count": 2})
+        tiny_run({"method.rule": "none", "method.mix2.peers": "nobody", "islands.count": 2})

@@ -72,7 +72,7 @@ def test_deadlines_leave_room_for_the_transfer(name):
 def test_the_quickstart_has_every_part():
     config = load_run("quickstart").config
     assert (config.islands.count, config.parallel.tensor, config.parallel.zero_stage) == (2, 2, 1)
-    assert (config.method.composition, config.precision.parameters) == ("diloco", "bf16")
+    assert (config.method.rule, config.precision.parameters) == ("progress", "bf16")
     assert config.rounds >= 8
     assert config.model.parameters < 2e6
 

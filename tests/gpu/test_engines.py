@@ -67,7 +67,7 @@ def masters_after_training(world: World, settings: dict) -> dict[str, torch.Tens
 def test_fused_optimizers_agree_with_torchs(implementation, tiny_data, tmp_path):
     if implementation == "apex":
         pytest.importorskip("apex.optimizers", reason="needs NVIDIA apex")
-    base = {**tiny_data, "rounds": 1, "method.inner_steps": 3, "method.composition": "data-parallel"}
+    base = {**tiny_data, "rounds": 1, "method.inner_steps": 3, "method.rule": "none", "method.mix2.peers": "nobody"}
 
     def run(name: str):
         settings = {**base, "run_dir": str(tmp_path / name), "optimizer.implementation": name}

@@ -114,7 +114,7 @@ def start_with(world: World, settings: dict, changes: dict, only_island: int) ->
     [
         ({"model.layers": 3}, "settings.model.layers: 2 at island 0, 3 at island 1"),
         ({"seed": 7}, "settings.seed: 1234 at island 0, 7 at island 1"),
-        ({"method.outer.lr": 0.5}, "settings.method.outer.lr: 0.7 at island 0, 0.5 at island 1"),
+        ({"method.outer.lr": 0.5}, "settings.method.outer.lr: None at island 0, 0.5 at island 1"),
         ({"precision.parameters": "bf16"}, "settings.precision.parameters: fp32 at island 0, bf16 at island 1"),
     ],
 )
@@ -177,7 +177,7 @@ def test_an_island_without_checkpoints_beside_one_with_is_refused(tiny_data, tmp
     island_checkpoints(tmp_path, 1).rename(tmp_path / "lost")
     for ((kind, message),) in run_islands(refused, settings, islands=2):
         assert kind == CheckpointError.__name__
-        assert "island 0: 4, 6; island 1: none" in message
+        assert "island 0: 2, 3; island 1: none" in message
 
 
 def test_a_changed_setting_is_refused_on_resume_by_name(tiny_data, tmp_path):

@@ -6,6 +6,7 @@ import pytest
 
 from loco_train.errors import DeadlineExceeded, PeerLost
 from loco_train.testing import World, run_islands, run_ranks
+from loco_train.transport import ballot as ballot_module
 from loco_train.transport.ballot import Ballot
 from loco_train.transport.store import connect_rendezvous
 
@@ -17,6 +18,7 @@ def ballot(world: World, *, timeout_seconds: float = 20) -> tuple[Ballot, object
 
 
 def decide_rounds(world: World) -> tuple[list[dict[int, str]], int]:
+    ballot_module._VOTES_KEPT = 4
     votes, store = ballot(world)
     found = [votes.decide(f"round-{r}", "ok") for r in range(20)]
     bad_here = world.island == 1 and world.rank == 1
@@ -28,8 +30,23 @@ def test_one_bad_rank_is_seen_by_every_rank_and_old_votes_are_gone():
     for island in run_islands(decide_rounds, islands=3, ranks=2):
         for found, keys in island:
             assert found == [{}] * 20 + [{1: "non-finite"}]
-            # Two rounds of three islands' votes at most, and the store's own few: not 21 rounds.
+            # Five votes of three islands at most, and the store's own few: not 21 rounds.
             assert keys < 20
+
+
+def decide_by_twos(world: World) -> list[dict[int, str]]:
+    votes, _ = ballot(world)
+    if world.island == 2:
+        return [votes.decide("later", "ok", voters=[2])]
+    return [
+        votes.decide(f"round-{r}", "failed" if (r, world.island) == (3, 0) else "ok", voters=[0, 1]) for r in range(4)
+    ]
+
+
+def test_only_voters_are_waited_for():
+    (first,), (second,), (third,) = run_islands(decide_by_twos, islands=3)
+    assert first == second == [{}, {}, {}, {0: "failed"}]
+    assert third == [{}]
 
 
 def wait_in_vain(world: World) -> tuple[str, float]:

@@ -47,6 +47,44 @@ def mean_of_sizes(world: World, sizes: list[int]) -> list[tuple[torch.Tensor, to
     return found
 
 
+def mix_with_neighbours(world: World) -> list[torch.Tensor]:
+    """A chain 0 - 1 - 2 and an island 3 on its own, with another size at each step."""
+    group = counterparts(world)
+    weights = [{0: 0.5, 1: 0.5}, {0: 0.5, 1: 0.2, 2: 0.3}, {1: 0.3, 2: 0.7}, {3: 1.0}][world.island]
+    found = []
+    for size in (1, 5000, 0):
+        tensor = own_values(world, world.island, size, torch.float32)
+        if len(weights) > 1:
+            group.mix(tensor, weights).wait()
+        found.append(tensor)
+    assert group.counter.bytes_sent == (len(weights) - 1) * 5001 * 4
+    return found
+
+
+def test_mixes_are_weighted_sums_and_nobody_else_takes_part():
+    results = run_islands(mix_with_neighbours, islands=4)
+    table = torch.tensor([[0.5, 0.5, 0, 0], [0.5, 0.2, 0.3, 0], [0, 0.3, 0.7, 0], [0, 0, 0, 1]], dtype=torch.float64)
+    for index, size in enumerate((1, 5000, 0)):
+        own = torch.stack([own_values(World(i, 4, 0, 1, "", None), i, size, torch.float32) for i in range(4)])
+        for island, expected in enumerate(table @ own.double()):
+            # Three products of values below 8 and two sums, each within half an ulp.
+            bound = 5 * 8 * torch.finfo(torch.float32).eps / 2
+            assert size == 0 or (results[island][0][index] - expected).abs().max() < bound
+
+
+def mix_in_pairs(world: World) -> torch.Tensor:
+    group = counterparts(world)
+    tensor = own_values(world, world.island, 5000, torch.float32)
+    pending = group.mix(tensor, {world.island: 0.5, 1 - world.island: 0.5})
+    pending.wait()
+    return tensor
+
+
+def test_both_sides_of_a_pair_get_the_same_bits():
+    (one,), (other,) = run_islands(mix_in_pairs, islands=2)
+    assert torch.equal(one, other)
+
+
 @pytest.mark.parametrize("islands", [2, 3])
 def test_means_are_right_and_bit_equal_on_all_islands_at_every_position(islands):
     # Of a bucket of 1024 fp32 or 512 fp64 elements: one, just under, exactly, just over, many with a rest, none.

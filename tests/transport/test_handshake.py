@@ -1,11 +1,13 @@
 """Documents of islands: what differs is named, whoever is missing too."""
 
+import time
+
 import pytest
 import torch
 
 from loco_train.errors import DeadlineExceeded, IslandMismatch, LocoError
 from loco_train.testing import World, run_islands, run_ranks
-from loco_train.transport.handshake import compare_documents, differences, share, tensor_digests
+from loco_train.transport.handshake import agree_on_start, compare_documents, differences, share, tensor_digests
 from loco_train.transport.island import agree_in_island, on_leader
 from loco_train.transport.store import connect_rendezvous
 
@@ -28,6 +30,39 @@ def test_each_key_and_island_that_differs_is_named():
 def test_long_values_are_shortened():
     (line,) = differences([{"a": "x" * 1000}, {"a": "y" * 1000}])
     assert len(line) < 400
+
+
+def start_twice(world: World) -> list[str]:
+    store = connect_rendezvous(world.rendezvous, timeout_seconds=10)
+    where = {"index": world.island, "count": world.islands, "timeout_seconds": 20}
+    first = agree_on_start(store, "run/start", **where)
+    share(store, "all ran", document={}, **where)
+    # One island is back at once and finds the others' words of before; the last one comes last.
+    time.sleep(0.3 * world.island)
+    return [first, agree_on_start(store, "run/start", **where)]
+
+
+def test_every_start_has_a_word_of_its_own_that_all_islands_share():
+    results = [island[0] for island in run_islands(start_twice, islands=3)]
+    assert results[0] == results[1] == results[2]
+    assert results[0][0] != results[0][1]
+
+
+def start_again_alone(world: World) -> str:
+    store = connect_rendezvous(world.rendezvous, timeout_seconds=10)
+    where = {"index": world.island, "count": 2, "timeout_seconds": 20}
+    agree_on_start(store, "run/start", **where)
+    share(store, "all ran", document={}, **where)
+    if world.island == 1:
+        return ""
+    with pytest.raises(DeadlineExceeded) as raised:
+        agree_on_start(store, "run/start", **{**where, "timeout_seconds": 1})
+    return str(raised.value)
+
+
+def test_what_an_earlier_start_left_is_not_taken_for_an_island():
+    (message,), _ = run_islands(start_again_alone, islands=2)
+    assert "island 1 of 2 did not come to the rendezvous within 1 s" in message
 
 
 def compare(world: World) -> tuple[list[dict], str]:
