@@ -19,12 +19,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from loco_train.errors import NonFinite, TransportError
+from loco_train.errors import IslandMismatch, NonFinite, TransportError
 from loco_train.islands import ParameterViews
 from loco_train.outer import Draw, OuterMethod, OuterState, Pending, Together
 from loco_train.telemetry.meters import PhaseClock
 from loco_train.training.progress import Progress
-from loco_train.transport.ballot import OK, Ballot
+from loco_train.transport.ballot import DIFFERS, OK, Ballot
 from loco_train.transport.counterparts import Counterparts
 
 NON_FINITE, FAILED = "non-finite", "failed"
@@ -168,8 +168,18 @@ class ExchangingOuterStep:
         return list(weights.rows[self.blocking.index])
 
     def _require_finite(self, finite: bool, progress: Progress) -> None:
-        verdict = OK if finite else NON_FINITE
-        bad = self.ballot.decide(f"{_name(progress)}/finite", verdict, voters=self._voters(progress))
+        verdict, digest = OK if finite else NON_FINITE, None
+        if self.method.keeps_islands_equal:
+            # A sum of the bits as integers: exact in any order, and one pass over the memory.
+            digest = int(self.state.base.view(torch.int32).sum())
+        bad = self.ballot.decide(f"{_name(progress)}/finite", verdict, voters=self._voters(progress), digest=digest)
+        if DIFFERS in bad.values():
+            raise IslandMismatch(
+                f"round {progress.round}: the parameters at the start of the round are not equal on all islands",
+                got=f"others at island {_islands(bad)} than here; nothing was exchanged",
+                fix="this method keeps them equal to the last bit: look for unequal hardware or libraries, or damaged "
+                "memory, and resume from a checkpoint of an earlier round",
+            )
         if bad:
             raise NonFinite(
                 f"round {progress.round}: NaN or infinity in the parameters of island {_islands(bad)}",

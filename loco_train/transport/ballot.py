@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import deque
 from collections.abc import Callable, Sequence
 
 from torch.distributed import Store
 
 from loco_train.errors import DeadlineExceeded, PeerLost
-from loco_train.transport.island import agree_in_island, on_leader
+from loco_train.transport.island import from_every_rank, on_leader
 from loco_train.transport.store import wait_for
 
-OK = "ok"
+OK, DIFFERS = "ok", "differs"
 _VOTES_KEPT = 256
 
 
@@ -41,10 +42,13 @@ class Ballot:
         self._hopeless = hopeless
         self._keys: deque[str] = deque()
 
-    def decide(self, key: str, verdict: str, *, voters: Sequence[int] | None = None) -> dict[int, str]:
+    def decide(
+        self, key: str, verdict: str, *, voters: Sequence[int] | None = None, digest: int | None = None
+    ) -> dict[int, str]:
         """The verdicts other than "ok", by island; empty: all ranks of all voters said "ok".
 
-        voters: the islands whose votes are waited for, this one among them; None: all.
+        voters: the islands whose votes are waited for, this one among them; None: all. digest: of what this rank has
+        and its counterparts must have too; an island where it differs is told as "differs".
 
         An island whose own verdict is bad gets only that: it has no need to wait for islands that may be dead.
         Collective over the island.
@@ -53,14 +57,16 @@ class Ballot:
             DeadlineExceeded: an island did not vote within the deadline. TransportError: the store is gone. Both on
                 every rank of this island.
         """
-        agreed = agree_in_island(verdict, good=OK)
-        return on_leader(lambda: self._vote(key, agreed, range(self._count) if voters is None else voters))
+        said = from_every_rank((verdict, digest))
+        agreed = next((bad for bad, _ in said if bad != OK), OK)
+        whole = "-" if digest is None else hashlib.sha256(repr([each for _, each in said]).encode()).hexdigest()
+        return on_leader(lambda: self._vote(key, agreed, whole, range(self._count) if voters is None else voters))
 
-    def _vote(self, key: str, verdict: str, voters: Sequence[int]) -> dict[int, str]:
+    def _vote(self, key: str, verdict: str, digest: str, voters: Sequence[int]) -> dict[int, str]:
         mine = {self._index: verdict} if verdict != OK else {}
         if self._store is None:
             return mine
-        self._store.set(self._key(key, self._index), verdict)
+        self._store.set(self._key(key, self._index), f"{verdict} {digest}")
         if mine:
             return mine
         self._forget_old(key)
@@ -79,7 +85,8 @@ class Ballot:
                 f"island {absent} did not reach {key} within {self._timeout_seconds:g} s",
                 fix="look at its log; if it is only slow, raise network.exchange_timeout",
             )
-        verdicts = {island: self._store.get(name).decode() for island, name in keys.items()}
+        votes = {island: self._store.get(name).decode().split() for island, name in keys.items()}
+        verdicts = {i: DIFFERS if said == OK and theirs != digest else said for i, (said, theirs) in votes.items()}
         return {island: verdict for island, verdict in verdicts.items() if verdict != OK}
 
     def _forget_old(self, key: str) -> None:

@@ -29,8 +29,8 @@ def on_leader(function: Callable[[], T]) -> T:
     return answer[0]  # type: ignore[no-any-return]
 
 
-def agree_in_island(verdict: str, *, good: str) -> str:
-    """`good` if every rank says so, else the first other verdict by rank; the same on every rank."""
-    verdicts: list[str] = [""] * dist.get_world_size()
-    dist.all_gather_object(verdicts, verdict)
-    return next((v for v in verdicts if v != good), good)
+def from_every_rank(value: T) -> list[T]:
+    """The value of each rank of the island."""
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values

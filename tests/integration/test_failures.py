@@ -53,6 +53,30 @@ def train(world: World, settings: dict) -> dict[str, str]:
     return state_digests(trainer)
 
 
+def drift_in_round_one(world: World, settings: dict) -> str:
+    """One bit of island 1's base is another when the second round begins, as memory that fails would make it."""
+    trainer = tiny_trainer(world, settings)
+    begin_round = trainer.outer_step.begin_round
+
+    def damage(progress):
+        if progress.round == 1 and world.island == 1 and world.rank == 1:
+            trainer.outer_step.state.base.view(torch.int32)[5] ^= 1
+        begin_round(progress)
+
+    trainer.outer_step.begin_round = damage
+    with pytest.raises(IslandMismatch) as caught:
+        trainer.run()
+    return str(caught.value)
+
+
+def test_a_single_bit_by_which_equal_islands_differ_ends_the_run(tiny_data, tmp_path):
+    results = run_islands(drift_in_round_one, settings_of(tiny_data, tmp_path), islands=2, ranks=2)
+    for island, other in ((0, 1), (1, 0)):
+        for message in results[island]:
+            assert "round 1: the parameters at the start of the round are not equal on all islands" in message
+            assert f"others at island {other} than here" in message
+
+
 @pytest.mark.parametrize("moment", ["inner steps", "exchange"])
 def test_a_killed_island_ends_the_other_with_a_whole_checkpoint_and_both_resume_bit_equal(moment, tiny_data, tmp_path):
     unbroken = run_islands(train, settings_of(tiny_data, tmp_path / "unbroken"), islands=2, ranks=2)

@@ -34,6 +34,18 @@ def test_one_bad_rank_is_seen_by_every_rank_and_old_votes_are_gone():
             assert keys < 20
 
 
+def decide_with_digests(world: World) -> list[dict[int, str]]:
+    votes, _ = ballot(world)
+    odd = world.island == 2 and world.rank == 1
+    return [votes.decide("equal", "ok", digest=world.rank), votes.decide("odd", "ok", digest=7 if odd else world.rank)]
+
+
+def test_a_digest_that_differs_on_one_rank_is_seen_by_every_island():
+    first, second, third = run_islands(decide_with_digests, islands=3, ranks=2)
+    assert first == second == [[{}, {2: "differs"}]] * 2
+    assert third == [[{}, {0: "differs", 1: "differs"}]] * 2
+
+
 def decide_by_twos(world: World) -> list[dict[int, str]]:
     votes, _ = ballot(world)
     if world.island == 2:
