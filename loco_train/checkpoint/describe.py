@@ -6,9 +6,10 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from loco_train.checkpoint.assemble import LogicalParameters
+from loco_train.checkpoint.assemble import IslandParameters, LogicalParameters
 from loco_train.checkpoint.consensus import ConsensusParameters
 
 _DIGEST_CHARACTERS = 12  # 48 bits: no two of a thousand parameters collide by chance, and it fits a table
@@ -58,3 +59,8 @@ def summarize_parameters(
 def tensor_digest(tensor: Tensor) -> str:
     """Begin of the sha256 of a CPU tensor's bytes, in the machine's byte order."""
     return hashlib.sha256(tensor.contiguous().numpy().tobytes()).hexdigest()[:_DIGEST_CHARACTERS]
+
+
+def same_parameters(one: IslandParameters, other: IslandParameters) -> bool:
+    """Whether two islands hold the same parameters to the last bit."""
+    return all(torch.equal(one.read(name), other.read(name)) for name in one.shapes)

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from safetensors.torch import save_file
 from torch import Tensor
 
 from loco_train.checkpoint.atomic import flush_to_disk, hash_file, temporary_sibling, write_file
@@ -16,6 +15,7 @@ from loco_train.checkpoint.collective import island_rank, on_every_rank
 from loco_train.checkpoint.manifest import FileRecord, Header, Manifest, RankRecord, header_differences
 from loco_train.checkpoint.retention import set_aside
 from loco_train.checkpoint.steps import MANIFEST, point_to, step_name
+from loco_train.checkpoint.tensors import save_tensors
 from loco_train.errors import CheckpointError
 from loco_train.shards import Shard
 from loco_train.units import format_bytes
@@ -164,7 +164,7 @@ def _write_rank(temporary: Path, content: RankContent) -> RankRecord:
             fix="run_dir must be on a file system that all nodes of an island share",
         )
     path = temporary / f"rank-{rank:03d}.safetensors"
-    save_file({key: tensor.detach() for key, tensor in content.tensors.items()}, path)
+    save_tensors({key: tensor.detach() for key, tensor in content.tensors.items()}, path)
     flush_to_disk(path)
     return RankRecord(
         file=path.name,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -42,7 +42,8 @@ def evaluate(
 ) -> None:
     """Held-out loss of a checkpoint: of the consensus and of each island, in fp32, in one process.
 
-    The data and the held-out sequences are the run's own.
+    The data and the held-out sequences are the run's own. A checkpoint holds the islands as they are after the outer
+    step, where most methods leave them equal; gossip does not.
     """
     from loco_train.checkpoint import select_checkpoints
 
@@ -72,6 +73,7 @@ def _evaluate(selection: Selection, config: RunConfig, *, sequences: int | None,
 
     from loco_train.assembly import build_offline_engine
     from loco_train.checkpoint import ConsensusParameters, IslandParameters
+    from loco_train.checkpoint.describe import same_parameters
     from loco_train.data.loader import open_heldout
 
     count = sequences or config.evaluation.sequences
@@ -82,9 +84,14 @@ def _evaluate(selection: Selection, config: RunConfig, *, sequences: int | None,
     if len(islands) > 1:
         models["consensus"] = ConsensusParameters(islands)
     models |= {f"island {c.manifest.header.island}": i for c, i in zip(selection.checkpoints, islands, strict=True)}
-    results = []
+    results: list[Evaluated] = []
+    equal = len(islands) > 1 and all(same_parameters(islands[0], other) for other in islands[1:])
     with progress_bar("evaluating", total=len(models)) as advance:
         for name, parameters in models.items():
+            if equal and results:
+                # Most methods leave all islands with the same parameters after an outer step.
+                results.append(replace(results[0], model=name))
+                continue
             engine.views.fill(lambda parameter, _, source=parameters: source.read(parameter))  # type: ignore[misc]
             loss = engine.evaluate(batches)
             results.append(Evaluated(name, loss, math.exp(min(loss, 700.0))))

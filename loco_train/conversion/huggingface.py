@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from loco_train.checkpoint.assemble import LogicalParameters
 from loco_train.checkpoint.atomic import flush_to_disk, temporary_sibling, write_file
 from loco_train.checkpoint.retention import set_aside
+from loco_train.checkpoint.tensors import save_tensors
 from loco_train.config.schema import ModelConfig
 from loco_train.conversion.hf_tokenizer import SpecialIds, check_tokenizer, special_ids, write_tokenizer
 from loco_train.conversion.weight_map import Weight, weights_of
@@ -175,7 +175,7 @@ class _WeightWriter:
             held[name] = tensor
             if last_of[files[name]] == name:
                 # "format" is what transformers looks for before it reads a file.
-                save_file(held, self.folder / files[name], metadata={"format": "pt"})
+                save_tensors(held, self.folder / files[name], metadata={"format": "pt"})
                 held = {}
         total = sum(sizes.values())
         if len(last_of) > 1:
