@@ -51,6 +51,7 @@ setup(
         "tensorboard",
         "pyarrow",
         "zstandard",
+        "matplotlib",
     ],
     extras_require={"dev": ["pytest", "pytest-timeout", "ruff", "mypy", "types-PyYAML", "build"]},
     entry_points={"console_scripts": ["loco = loco_train.cli.main:main"]},

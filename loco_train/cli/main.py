@@ -65,6 +65,11 @@ COMMANDS = {
         "Run a method over many islands in one process.",
         "loco simulate --method gasloc-2peer --islands 8 --rounds 12",
     ),
+    "topology": LazyCommand(
+        "loco_train.cli.topology:topology",
+        "Show who exchanges with whom under a method, and how fast it brings islands together.",
+        "loco topology --method gasloc-2peer --islands 16",
+    ),
     "rendezvous": LazyCommand(
         "loco_train.cli.rendezvous:rendezvous",
         "Serve the store where islands on several machines meet.",

@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from loco_train.cli import main as program
@@ -141,3 +142,55 @@ def test_config_as_json() -> None:
     assert shown["settings"]["optimizer"]["lr"] == 0.25
     assert shown["origins"]["optimizer.lr"].startswith("override")
     assert "diloco" in json.loads(loco("config", "list", "--json").stdout)["method"]
+
+
+def test_topology(tmp_path: Path) -> None:
+    picture = tmp_path / "graph.svg"
+    arguments = ("topology", "--method", "gasloc-ring", "--islands", "4")
+    told = json.loads(loco(*arguments, "--json", "--rounds", "1", "--draw", str(picture)).stdout)
+    third = pytest.approx(1 / 3)
+    assert told["mix2"]["weights"][0][0] == [third, third, 0, third]
+    assert told["mix2"]["contraction"] == pytest.approx(1 / 9)
+    assert picture.read_text().startswith("<?xml")
+    assert "0.1111 a round (exact)" in loco(*arguments).stdout
+    assert "allowed: png, svg, pdf" in loco(*arguments, "--draw", str(tmp_path / "graph.txt"), code=2).stderr
+    assert "exchanges nothing" in loco("topology", "--method", "data-parallel", "--islands", "1", code=2).stderr
+
+
+def test_simulate(tmp_path: Path) -> None:
+    dump = tmp_path / "all.npz"
+    options = ["--rounds", "3", "--islands", "4", "--shape", "5x3", "--inner-steps", "4,4,2,1", "--fail", "1:0-1"]
+    told = json.loads(loco("simulate", "--method", "gasloc-2peer", *options, "--dump", str(dump), "--json").stdout)
+    arrays = np.load(dump)
+    assert {name: arrays[name].shape for name in arrays.files} == {
+        **dict.fromkeys(("curvature", "center", "final"), (4, 5, 3)),
+        **dict.fromkeys(("start", "end", "base", "pseudo_gradient"), (3, 4, 5, 3)),
+        **dict.fromkeys(("mix1", "mix2"), (3, 4, 4)),
+    }
+    assert (arrays["mix1"] == np.eye(4)).all()
+    assert arrays["mix2"][1, 0, 1] == arrays["mix2"][1, 1, 0] == 0
+    spread = np.linalg.norm((arrays["final"] - arrays["final"].mean(0)).reshape(4, -1), axis=1).mean()
+    assert told["spread_l2"][1] == pytest.approx(spread, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--inner-steps", "4,0"], "one positive number, or 4"),
+        (["--inner-steps", "4,4"], "one positive number, or 4"),
+        (["--shape", "5"], "ROWSxCOLUMNS"),
+        (["--fail", "9:0-1"], "a round from 0 to 2"),
+        (["--fail", "1:1-1"], "two islands from 0 to 3"),
+        (["--inner-lr", "0"], "--inner-lr must be positive"),
+        (["--method", "gaslock"], "did you mean gasloc-ring"),
+        (["--set", "outer.lrr=1"], "did you mean method.outer.lr"),
+        (["--set", "mix2.blocks=[layers.9]"], "layers.9 is no block of this model"),
+        (["--method", "gasloc-1peer", "--set", "aggregator.kind=iso"], "unsound"),
+        (["--method", "data-parallel", "--inner-steps", "1,2,3,4"], "step together"),
+        (["--set", "mix2={peers: graph, graph: /none.yaml}"], "there is no graph file"),
+    ],
+)
+def test_simulate_refuses(options: list[str], message: str) -> None:
+    done = loco("simulate", "--islands", "4", "--rounds", "3", *options, code=2)
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
