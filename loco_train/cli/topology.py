@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from loco_train.cli.pictures import save_picture
 from loco_train.config.load import load_run
 from loco_train.errors import ConfigError
 from loco_train.json_text import json_text
@@ -83,11 +84,7 @@ def _show(title: str, found: Topology, weights: list[Tensor]) -> None:
 
 
 def draw_graph(weights: Tensor, path: Path, *, title: str) -> None:
-    """Islands on a circle, a line for each pair that exchanges, its width by the weight.
-
-    Raises:
-        ConfigError: the file's ending is no picture's, or it cannot be written.
-    """
+    """Islands on a circle, a line for each pair that exchanges, its width by the weight."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5, 5))
@@ -103,7 +100,4 @@ def draw_graph(weights: Tensor, path: Path, *, title: str) -> None:
     axes.scatter(across, up, s=300, color="white", edgecolors="black", zorder=2)
     for i, (x, y) in enumerate(place):
         axes.text(x, y, str(i), ha="center", va="center", zorder=3)
-    try:
-        figure.savefig(path)
-    except (ValueError, OSError) as error:
-        raise ConfigError(f"cannot draw into {path}", got=str(error).splitlines()[0], allowed="png, svg, pdf") from None
+    save_picture(figure, path)

@@ -194,3 +194,27 @@ def test_simulate_refuses(options: list[str], message: str) -> None:
     done = loco("simulate", "--islands", "4", "--rounds", "3", *options, code=2)
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_simulate_text_with_a_sweep(tmp_path: Path) -> None:
+    small = ["--islands", "2", "--rounds", "2", "--inner-steps", "2", "--warm-up-steps", "3", "--batch", "4"]
+    options = ["--sweep", "outer.lr=0.5,1.0", "--seeds", "0,1", "--plot", str(tmp_path / "plot.svg"), "--json"]
+    runs = json.loads(loco("simulate", "--problem", "text", *small, *options).stdout)["runs"]
+    assert [(run["outer.lr"], run["seed"]) for run in runs] == [("0.5", 0), ("0.5", 1), ("1.0", 0), ("1.0", 1)]
+    assert all(len(run["losses"]) == 2 and run["losses"][-1] == run["loss"] for run in runs)
+    assert len({run["loss"] for run in runs}) == 4
+    assert (tmp_path / "plot.svg").read_text().startswith("<?xml")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--sweep", "outer.lr"], "outer.lr=0.4,0.7,1.0"),
+        (["--sweep", "inner_lr=x"], "takes numbers"),
+        (["--sweep", "outer.lrr=1"], "did you mean method.outer.lr"),
+        (["--seeds", "a"], "whole numbers"),
+        (["--islands", "5"], "32 sequences and 5 islands"),
+    ],
+)
+def test_simulate_text_refuses(options: list[str], message: str) -> None:
+    assert message in loco("simulate", "--problem", "text", "--rounds", "1", *options, code=2).stderr
