@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from loco_train.cli.checkpoint_progress import progress_bar
+from loco_train.errors import DataError
 from loco_train.json_text import json_text
 
 app = typer.Typer(no_args_is_help=True, help="Train a tokenizer, and turn text into token files.")
@@ -36,12 +37,19 @@ def tokenizer(
         float, typer.Option(min=0.9, max=1.0, help="Share of the text whose characters get ids; the rest uses bytes.")
     ] = 0.9995,
     max_mebibytes: Annotated[int, typer.Option(min=1, help="Train on at most this much text, from the start.")] = 256,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a tokenizer of that name.")] = False,
     json: Json = False,
 ) -> None:
     """Train a sentencepiece byte-pair encoding that gives every text back exactly."""
     from loco_train.data.readers import read_documents
     from loco_train.data.tokenizer import train_tokenizer
 
+    if output.exists() and not overwrite:
+        raise DataError(
+            f"there is a tokenizer {output} already",
+            got="datasets built with it would fit no tokenizer any more",
+            fix="choose another --output, or replace it with --overwrite",
+        )
     with progress_bar("reading, then training", total=_size_bytes(inputs)) as advance:
         trained = train_tokenizer(
             read_documents(inputs, text_key=key, on_bytes=advance),

@@ -69,8 +69,8 @@ def simulate(
     dump holds curvature, center, final [M, rows, columns]; start, end, base, pseudo_gradient [R, M, rows, columns];
     mix1, mix2 [R, M, M], the weights that were used, the identity where nothing was mixed.
 
-    text: a Llama of 0.13 million parameters over bytes of the Python standard library, AdamW inside. Prints the held-out
-    loss of the consensus, and how far the islands are apart (L2, JS distance).
+    text: a Llama of 0.13 million parameters over bytes of the Python standard library, AdamW inside. Prints the loss of
+    the consensus on held-out text, and how far the islands are apart (L2, JS distance).
     """
     steps = steps_of(inner_steps, islands)
     if problem is Problem.text:

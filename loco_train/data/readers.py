@@ -17,6 +17,8 @@ SUFFIXES = ("txt", "jsonl", "json", "txt.gz", "jsonl.gz", "json.gz", "txt.zst", 
 
 OnBytes = Callable[[int], None]
 
+_NAME_IT = "name what holds the text by --key (in tools/preprocess_data.py: --json-keys)"
+
 
 def read_documents(paths: Iterable[Path], *, text_key: str = "text", on_bytes: OnBytes | None = None) -> Iterator[str]:
     """The documents of `paths`, file after file, in order. Documents without text are left out.
@@ -83,7 +85,7 @@ def _field(line: str, *, text_key: str, place: str) -> str:
         raise DataError(
             f"{place}: no key {text_key!r}",
             got=", ".join(map(repr, record)) or "no keys",
-            fix="name the key with --key",
+            fix=_NAME_IT,
         )
     return _checked(record[text_key], place=f"{place}, key {text_key!r}")
 
@@ -179,7 +181,7 @@ def _parquet(path: Path, *, text_key: str, on_bytes: OnBytes) -> Iterator[str]:
         with parquet.ParquetFile(path) as file:
             if text_key not in file.schema_arrow.names:
                 columns = ", ".join(map(repr, file.schema_arrow.names))
-                raise DataError(f"{path}: no column {text_key!r}", got=columns, fix="name the column with --key")
+                raise DataError(f"{path}: no column {text_key!r}", got=columns, fix=_NAME_IT)
             share = path.stat().st_size / max(file.metadata.num_rows, 1)
             row = 0
             for batch in file.iter_batches(batch_size=1024, columns=[text_key]):

@@ -81,6 +81,18 @@ def test_the_commands_from_text_to_tokens(corpus, documents, tmp_path):
     assert (built["tokens"], built["documents"]) == (len(ids), len(documents))
 
 
+def test_a_tokenizer_that_datasets_were_built_with_is_not_replaced_unasked(corpus, tmp_path):
+    model = tmp_path / "t.model"
+    arguments = ["tokenizer", str(corpus / "one.jsonl"), "--output", str(model), "--vocab-size"]
+    CliRunner().invoke(app, [*arguments, "350"], catch_exceptions=False)
+    before = model.read_bytes()
+    with pytest.raises(DataError, match="--overwrite"):
+        CliRunner().invoke(app, [*arguments, "340"], catch_exceptions=False)
+    assert model.read_bytes() == before
+    CliRunner().invoke(app, [*arguments, "340", "--overwrite"], catch_exceptions=False)
+    assert Tokenizer(model).vocab_size == 340
+
+
 def test_results_for_people(corpus, tokenizer, tmp_path):
     arguments = ["build", str(corpus / "one.jsonl"), "--output", str(tmp_path / "d"), "--tokenizer"]
     result = CliRunner().invoke(app, [*arguments, str(tokenizer.path)], catch_exceptions=False)
