@@ -4,7 +4,10 @@ import json
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
+
+from loco_train.config.load import load_run
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -44,3 +47,11 @@ def test_every_file_and_folder_it_links_to_is_there():
     assert links
     for link in links:
         assert (ROOT / link).exists(), link
+
+
+def test_the_runs_it_starts_are_sound(tmp_path):
+    """The cluster command with its overrides, and the YAML of a run of one's own."""
+    command = re.search(r"cli\.main train --run (\S+) \\\n\s+(.*)", README)
+    assert load_run(command[1], command[2].split()).config.parallel.data == 16
+    (tmp_path / "mine.yaml").write_text(textwrap.dedent(README.split("A run, `mine.yaml`:")[1].split("Then:")[0]))
+    assert load_run(tmp_path / "mine.yaml").config.islands.count == 4

@@ -12,7 +12,7 @@ from loco_train.checkpoint.restore import restore_checkpoint as restore_checkpoi
 from loco_train.checkpoint.retention import clean_stale as clean_stale
 from loco_train.checkpoint.retention import retain as retain
 from loco_train.checkpoint.select import Selection as Selection
-from loco_train.checkpoint.select import common_steps as common_steps
+from loco_train.checkpoint.select import common_points as common_points
 from loco_train.checkpoint.select import select_checkpoints as select_checkpoints
 from loco_train.checkpoint.steps import committed_steps as committed_steps
 from loco_train.checkpoint.steps import island_checkpoints as island_checkpoints

@@ -92,7 +92,10 @@ def older_choice(checkpoints: Path, *, before: int) -> str:
     """What to do about a damaged checkpoint: the newest whole one before it, found by verifying all hashes."""
     older = newest_whole(checkpoints, before=before)
     if older is None:
-        return f"there is no older whole checkpoint in {checkpoints}: restore the files, or start with a new run_dir"
+        return (
+            f"there is no older whole checkpoint in {checkpoints}: choose a later step, restore the files, or start "
+            "with a new run_dir"
+        )
     return f"the newest whole one before it is step {older}: choose it with --step {older} (or PATH@{older})"
 
 

@@ -16,7 +16,7 @@ _AT_STEP = re.compile(r"^(?P<path>.+)@(?P<step>\d+)$")
 
 @dataclass(frozen=True)
 class Selection:
-    """Checkpoints of the same run at the same step: of all its islands in order, or of one island."""
+    """Checkpoints of the same run at the same point: of all its islands in order, or of one island."""
 
     checkpoints: tuple[Checkpoint, ...]
 
@@ -47,7 +47,7 @@ class Selection:
             try:
                 checkpoint.verify(on_bytes=on_bytes)
             except CheckpointError as error:
-                fix = older_choice(checkpoint.folder.parent, before=self.step)
+                fix = older_choice(checkpoint.folder.parent, before=checkpoint.manifest.header.step)
                 raise CheckpointError(error.problem, got=error.got, allowed=error.allowed, fix=fix) from error
 
 
@@ -55,7 +55,7 @@ def select_checkpoints(name: str | Path, *, step: int | None = None, island: int
     """The checkpoints that `name` means.
 
     Args:
-        name: RUN (all islands, at the newest step that all of them have), RUN/islands/I or its folder of checkpoints
+        name: RUN (all islands, at the newest point that all of them saved), RUN/islands/I or its folder of checkpoints
             (that island's newest), or a checkpoint folder; optionally followed by `@STEP`.
         step: the same as `@STEP`.
         island: only this island of a run.
@@ -82,24 +82,33 @@ def select_checkpoints(name: str | Path, *, step: int | None = None, island: int
     return Selection((_open(checkpoints, step),))
 
 
-def common_steps(run_dir: Path) -> tuple[int, ...]:
-    """Steps, ascending, up to the pointers, that every island of a run saved in the same round.
+def common_points(run_dir: Path) -> tuple[tuple[int, ...], ...]:
+    """Points of the run that every island saved, up to the pointers, oldest first: each island's step there.
 
-    Where an exchange failed, one island may have saved the last step of a round before its outer step and another
-    after it; these are not the same point of the run.
+    Steps that all saved in the same round; with unequal numbers of inner steps there are none, and the ends of rounds
+    count. Where an exchange failed, one island may have saved the last step of a round before its outer step and
+    another after it: these are not the same point.
     """
     folders = [folder for _, folder in _island_folders(run_dir)]
     steps = [set(committed_steps(folder)) for folder in folders]
     shared = sorted(set.intersection(*steps)) if steps else []
-    return tuple(step for step in shared if len({_round_of(folder, step) for folder in folders} - {None}) <= 1)
+    same = [s for s in shared if len({_place_of(folder, s)[0] for folder in folders} - {None}) <= 1]
+    if same:
+        return tuple((step,) * len(folders) for step in same)
+    ends = [{_place_of(folder, step): step for step in own} for folder, own in zip(folders, steps, strict=True)]
+    shared_ends = set.intersection(*map(set, ends)) if ends else set()
+    rounds = sorted(place for place in shared_ends if place[1] == 0)
+    return tuple(tuple(each[place] for each in ends) for place in rounds)
 
 
-def _round_of(checkpoints: Path, step: int) -> int | None:
-    """Outer rounds done at a saved step; None where that cannot be read, which whoever opens the step is told."""
+def _place_of(checkpoints: Path, step: int) -> tuple[int | None, int]:
+    """(rounds done, steps into the round) at a saved step; (None, -1) where that cannot be read, which whoever opens
+    the step is told."""
     try:
-        return open_checkpoint(checkpoints / step_name(step)).manifest.header.round
+        header = open_checkpoint(checkpoints / step_name(step)).manifest.header
     except CheckpointError:
-        return None
+        return (None, -1)
+    return header.round, header.steps_into_round
 
 
 def _split_step(name: str | Path, step: int | None) -> tuple[Path, int | None]:
@@ -123,22 +132,26 @@ def _select_run(run_dir: Path, *, step: int | None, island: int | None) -> Selec
         if island not in folders:
             raise CheckpointError(f"{run_dir} has no island {island}", allowed=", ".join(map(str, folders)) or "none")
         return Selection((_open(folders[island], step),))
-    chosen = step if step is not None else _newest_common(run_dir, folders)
-    selection = Selection(tuple(_open(folder, chosen) for folder in folders.values()))
+    steps = _steps_of_islands(run_dir, folders, step=step)
+    selection = Selection(tuple(_open(folder, each) for folder, each in zip(folders.values(), steps, strict=True)))
     _check_islands(run_dir, selection)
     return selection
 
 
-def _newest_common(run_dir: Path, folders: dict[int, Path]) -> int:
-    common = common_steps(run_dir)
-    if not common:
+def _steps_of_islands(run_dir: Path, folders: dict[int, Path], *, step: int | None) -> tuple[int, ...]:
+    """Each island's step at the newest common point, or at the one that is `step` of the first island."""
+    points = common_points(run_dir)
+    if step is not None:
+        # A step that is not common is opened on every island, so that the one without it is named.
+        return next((point for point in points if point[0] == step), (step,) * len(folders))
+    if not points:
         steps = "; ".join(f"island {i}: {', '.join(map(str, list_steps(f))) or 'none'}" for i, f in folders.items())
         raise CheckpointError(
             f"{run_dir} has no step that all islands saved",
             got=steps or "no islands",
             fix="name one island's checkpoint",
         )
-    return common[-1]
+    return points[-1]
 
 
 def _check_islands(run_dir: Path, selection: Selection) -> None:

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.text import Text
 
 from loco_train.config.schema import RunConfig
-from loco_train.telemetry.events import EvaluationDone, Event, RoundDone, RunFailed, StepDone
+from loco_train.telemetry.events import EvaluationDone, Event, RoundDone, RunFailed, RunStarted, StepDone
 from loco_train.telemetry.report import events_path, parse_record
 
 
@@ -81,6 +81,10 @@ class Standing:
         self._last[island] = event
         at = f"round {event.round}/{self.rounds_in_all}"
         match event:
+            case RunStarted(resumed_from=str()):
+                if event.round == self.rounds_in_all:
+                    return [f"island {island} was at {at} already: nothing is left to train"]
+                return [f"island {island} goes on at {at}, step {event.step}"]
             case StepDone():
                 self._last_step[island] = event
             case RunFailed():
@@ -90,6 +94,8 @@ class Standing:
             case EvaluationDone(scope="consensus") if island == 0:
                 return [f"{at}  held-out loss {event.loss:.4f} (perplexity {event.perplexity:.2f}) of the consensus"]
             case EvaluationDone(scope="island"):
+                # Before the outer step that ends its round.
+                at = f"round {event.round + 1}/{self.rounds_in_all}"
                 return [f"{at}  held-out loss {event.loss:.4f} (perplexity {event.perplexity:.2f}) of island {island}"]
         return []
 

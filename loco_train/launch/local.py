@@ -235,7 +235,15 @@ def _exit_code(child: Child, standing: Standing, island: int) -> int:
 def _tell_failure(child: Child, standing: Standing, island: int) -> None:
     failure = standing.failures.get(island)
     text = failure.message if failure else "\n".join(last_words(child.last_lines(1000)))
-    _say(f"{child.name} failed (whole log: {child.log}):\n{text}")
+    _say(f"{child.name} failed{_by_signal(child)} (whole log: {child.log}):\n{text}")
+    if not failure:
+        _say("the same command goes on from the last checkpoint")
+
+
+def _by_signal(child: Child) -> str:
+    """How it ended where it could not say so itself."""
+    number = (child.exit_code or 0) - 128
+    return f", ended by {signal.Signals(number).name}" if number in set(signal.Signals) else ""
 
 
 def last_words(lines: Sequence[str]) -> list[str]:

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from loco_train.checkpoint import common_steps, island_checkpoints, point_to, select_checkpoints
+from loco_train.checkpoint import common_points, island_checkpoints, point_to, select_checkpoints
 from loco_train.checkpoint.steps import step_name
 from loco_train.errors import CheckpointError
 from loco_train.testing.synthetic import cut, make_header, random_parameters, tiny_model, write_by_hand, write_run
@@ -27,12 +27,24 @@ def chosen(selection):
 
 
 def test_a_run_is_its_newest_step_common_to_all_islands(run):
-    assert common_steps(run) == (10, 20)
+    assert common_points(run) == ((10,) * 3, (20,) * 3)
     selection = select_checkpoints(run)
     assert chosen(selection) == [(0, 20), (1, 20), (2, 20)]
     assert selection.is_whole_run
     assert chosen(select_checkpoints(f"{run}@10")) == [(0, 10), (1, 10), (2, 10)]
     assert chosen(select_checkpoints(run, step=10)) == [(0, 10), (1, 10), (2, 10)]
+
+
+def test_islands_with_unequal_inner_steps_meet_at_the_ends_of_rounds(tmp_path):
+    for island, steps in ((0, 4), (1, 2)):
+        for round in (1, 2):
+            header = make_header(MODEL, step=steps * round, island=island, islands=2, round=round, steps_into_round=0)
+            contents = cut(random_parameters(MODEL, seed=0), tensor=1, data=1)
+            write_by_hand(island_checkpoints(tmp_path, island), header, contents)
+    # Both have a step 4, of different rounds.
+    assert common_points(tmp_path) == ((4, 2), (8, 4))
+    assert chosen(select_checkpoints(tmp_path)) == [(0, 8), (1, 4)]
+    assert chosen(select_checkpoints(tmp_path, step=4)) == [(0, 4), (1, 2)]
 
 
 def test_an_island_is_its_own_newest_step(run):
@@ -53,7 +65,7 @@ def test_a_checkpoint_folder_is_itself(run):
 
 def test_a_future_that_one_island_gave_up_is_not_common(run):
     point_to(island_checkpoints(run, 2), 10)
-    assert common_steps(run) == (10,)
+    assert common_points(run) == ((10,) * 3,)
 
 
 def test_the_same_step_before_and_after_an_outer_step_is_not_common(run):
@@ -61,7 +73,7 @@ def test_the_same_step_before_and_after_an_outer_step_is_not_common(run):
     shutil.rmtree(checkpoints / step_name(20))
     before_outer = make_header(MODEL, step=20, island=2, islands=3, round=1, steps_into_round=10)
     write_by_hand(checkpoints, before_outer, cut(random_parameters(MODEL, seed=0), tensor=1, data=1))
-    assert common_steps(run) == (10,)
+    assert common_points(run) == ((10,) * 3,)
     assert chosen(select_checkpoints(run)) == [(0, 10), (1, 10), (2, 10)]
     with pytest.raises(CheckpointError, match=r"different rounds[^$]*island 1: 2, island 2: 1"):
         select_checkpoints(run, step=20)

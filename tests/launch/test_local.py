@@ -133,8 +133,17 @@ def test_the_last_words_of_a_rank_come_before_torchruns(tmp_path: Path, capfd: p
     assert (result.exit_code, result.failed_island) == (1, 0), "no event tells more; torchrun ends with 1"
     shown = capfd.readouterr().err.splitlines()
     assert any("island 0 ends with 4" in line for line in shown), shown
-    assert shown[-1].startswith("failed (exitcode: 4) local_rank: ")
-    assert len(shown) <= 1 + 15 + 1
+    assert shown[-2].startswith("failed (exitcode: 4) local_rank: ")
+    assert shown[-1] == "the same command goes on from the last checkpoint"
+    assert len(shown) <= 1 + 15 + 2
+
+
+def test_an_island_that_was_killed_is_told_with_the_signal(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with launcher(tmp_path, ["sleep", "sleep"]) as process:
+        os.kill(note(tmp_path, 1)["pid"], signal.SIGKILL)
+        _, shown = process.communicate(timeout=60)
+    assert "island 1 failed, ended by SIGKILL" in shown
+    assert "the same command goes on from the last checkpoint" in shown
 
 
 def test_what_an_island_says_of_its_failure_is_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
