@@ -207,6 +207,7 @@ def build_trainer(
             attachments=attachments(config),
             events=events,
             clock=clock,
+            announce_saved=meeting.announce_saved,
         ),
         samples=SampleLog(ledger, config.islands.index, config.batch.island, progress.step),
         events=events,
@@ -220,18 +221,21 @@ def start_or_resume(meeting: Meeting, *, engine: Engine, outer_step: OuterStep) 
     config = meeting.config
     folder = island_checkpoints(Path(config.run_dir), config.islands.index)
     on_leader(lambda: clean_stale(folder))
-    point = agree_on_point(folder, meeting=meeting)
-    if point is None:
+    agreed, point = agree_on_point(folder, meeting=meeting)
+    on_leader(lambda: meeting.announce_saved(-1 if point is None else point.round))
+    if agreed is None:
         compare_weights(meeting, views=engine.views)
+
+    def begin() -> Progress:
+        if point is not None:
+            return restore(
+                point, folder=folder, config=config, run_id=meeting.run_id, engine=engine, outer_step=outer_step
+            )
         outer_step.begin()
-        return Progress(), None
-    progress = meeting.all_succeed(
-        "restoring",
-        lambda: restore(
-            point, folder=folder, config=config, run_id=meeting.run_id, engine=engine, outer_step=outer_step
-        ),
-    )
-    return progress, str(folder)
+        return Progress()
+
+    progress = meeting.all_succeed("restoring", begin)
+    return progress, None if point is None else str(folder)
 
 
 def build_evaluator(

@@ -11,14 +11,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from loco_train.checkpoint.atomic import flush_to_disk
+from loco_train.checkpoint.read import open_checkpoint
 from loco_train.checkpoint.steps import committed_steps, list_steps, newest_step, step_name
+from loco_train.errors import CheckpointError
 
 _TEMPORARY = re.compile(r"^\.(?:step-\d{8,}|latest)\.(?:tmp-[0-9a-f]+|removed)$")
 _REPLACED = re.compile(r"^\.(step-\d{8,})\.replaced$")
 
 
-def retain(checkpoints: Path, *, keep_last: int) -> list[int]:
+def retain(checkpoints: Path, *, keep_last: int, common_round: int | None = None) -> list[int]:
     """Keep the `keep_last` newest steps up to the pointer; remove the others. For one rank of an island.
+
+    common_round: the newest round that every island is known to have saved. Should one of them die now, all go back to
+    that round or a later one, so of each of these the newest step stays too. An island that goes on to save inside its
+    round would otherwise throw away the only step from which the run can be resumed. None: one island.
 
     Steps above the pointer go too: they were saved before the run was taken back to an earlier step, and the newest
     common step of all islands must never be found among them.
@@ -31,8 +37,20 @@ def retain(checkpoints: Path, *, keep_last: int) -> list[int]:
     if keep_last < 1:
         raise ValueError(f"keep_last must be at least 1, got {keep_last}")
     kept = {*committed_steps(checkpoints)[-keep_last:], newest_step(checkpoints)}
+    if common_round is not None:
+        kept |= _newest_of_rounds(checkpoints, first=common_round)
     doomed = [step for step in list_steps(checkpoints) if step not in kept]
     return [step for step in doomed if _remove(checkpoints / step_name(step))]
+
+
+def _newest_of_rounds(checkpoints: Path, *, first: int) -> set[int]:
+    """The newest step of each round from `first` on, and where that was not saved, from the one before it."""
+    newest: dict[int, int] = {}
+    for step in committed_steps(checkpoints):
+        with contextlib.suppress(CheckpointError):
+            newest[open_checkpoint(checkpoints / step_name(step)).manifest.header.round] = step
+    start = max((round for round in newest if round <= first), default=first)
+    return {step for round, step in newest.items() if round >= start}
 
 
 def clean_stale(checkpoints: Path) -> list[str]:

@@ -44,6 +44,18 @@ def defining_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in sorted(flat.items()) if not _is_free(key)}
 
 
+def shared_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What must be equal on all islands of a run: the defining settings, but not where an island keeps its data.
+
+    The data's content is compared by its hashes; sites that are far apart rarely share a file system.
+    """
+    without_paths = json.loads(json.dumps(config))
+    without_paths["data"].pop("tokenizer")
+    for source in (*without_paths["data"]["train"], *without_paths["data"]["heldout"]):
+        source.pop("path")
+    return defining_settings(without_paths)
+
+
 def differences(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
     """(dotted key, saved value, current value) of each defining setting that differs, by key."""
     before, now = defining_settings(saved), defining_settings(current)

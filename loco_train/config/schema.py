@@ -201,7 +201,7 @@ class CheckpointConfig(Settings):
     every_rounds: Annotated[int, Field(ge=0)] = Field(1, description="0: none at round boundaries but the last.")
     every_steps: Annotated[int, Field(ge=0)] = Field(0, description="Also inside rounds; 0: not.")
     keep_last: Annotated[int, Field(ge=2)] = Field(
-        2, description="At least 2: an island that dies while saving leaves the others one step ahead."
+        2, description="At least 2; besides, what islands need to go back to a round that all of them saved is kept."
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +24,8 @@ from loco_train.training.progress import Progress
 class CheckpointKeeper:
     """Saves whole checkpoints of one island: after rounds, inside rounds, and before a round that could not be ended.
 
-    folder: the island's checkpoints. attachments: files that travel along.
+    folder: the island's checkpoints. attachments: files that travel along. announce_saved: tells the other islands of
+    which round this one has a checkpoint now; the newest round that all have, None for one island.
     """
 
     config: RunConfig
@@ -34,6 +36,7 @@ class CheckpointKeeper:
     attachments: dict[str, bytes]
     events: EventLog
     clock: PhaseClock
+    announce_saved: Callable[[int], int | None]
 
     def is_due_inside(self, progress: Progress) -> bool:
         """Whether to save inside a round; its end belongs to `is_due_after_round`."""
@@ -57,7 +60,8 @@ class CheckpointKeeper:
                 self.folder, header=self._header(progress), content=self._content(), attachments=self.attachments
             )
             if dist.get_rank() == 0:
-                retain(self.folder, keep_last=self.config.checkpoint.keep_last)
+                common_round = self.announce_saved(progress.round)
+                retain(self.folder, keep_last=self.config.checkpoint.keep_last, common_round=common_round)
         size = sum(file.stat().st_size for file in path.iterdir())
         seconds = time.perf_counter() - begin
         self.events.emit(

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.distributed import Store
 
 from loco_train import __version__
-from loco_train.config.compare import defining_settings
+from loco_train.config.compare import shared_settings
 from loco_train.config.schema import RunConfig
 from loco_train.data.loader import BatchLoader
 from loco_train.errors import CheckpointError, LocoError
@@ -74,6 +74,24 @@ class Meeting:
             raise CheckpointError(f"{name} failed on another island", got="; ".join(failed), fix="see its log")
         return result
 
+    def announce_saved(self, round: int) -> int | None:
+        """Tell the other islands that this one has a checkpoint of `round` (-1: none yet). For one rank of the island.
+
+        Returns:
+            The newest round that all islands are known to have saved; -1 where nothing is known; None for one island.
+        """
+        if self.store is None:
+            return None
+        keys = [f"{self.prefix}/saved/{island}" for island in range(self.config.islands.count)]
+        try:
+            self.store.set(keys[self.config.islands.index], str(round))
+            if self.store.check(keys):
+                return min(int(self.store.get(key)) for key in keys)
+        except RuntimeError:
+            # The store is gone, which the next exchange will say. The checkpoint is saved all the same.
+            pass
+        return -1
+
     def share(self, name: str, document: dict[str, Any]) -> list[dict[str, Any]]:
         """Every island's document, by island. Collective over the island."""
         store = self.store
@@ -94,7 +112,7 @@ def compare_islands(meeting: Meeting, *, loader: BatchLoader, views: ParameterVi
         "settings and data",
         lambda: {
             "loco_train": __version__,
-            "settings": defining_settings(meeting.config.model_dump(mode="json")),
+            "settings": shared_settings(meeting.config.model_dump(mode="json")),
             "data": loader.fingerprint(),
         },
     )

@@ -184,7 +184,8 @@ class ExchangingOuterStep:
             raise NonFinite(
                 f"round {progress.round}: NaN or infinity in the parameters of island {_islands(bad)}",
                 got="nothing was exchanged; the other islands' parameters are untouched",
-                fix="resume from the last checkpoint, with a lower optimizer.lr or optimizer.clip_grad_norm",
+                fix="resumed as it is, the run would come to the same: start one with a run_dir of its own and a lower "
+                "optimizer.lr or optimizer.clip_grad_norm",
             )
 
     def _exchange(self, progress: Progress) -> None:
@@ -238,7 +239,7 @@ class ByteCount:
 
     def take(self) -> tuple[int, int | None]:
         counted = sum(each.counter.bytes_sent for each in self.counterparts)
-        each_socket = [each.sockets.bytes_sent() for each in self.counterparts]
+        each_socket = [each.socket_bytes_sent() for each in self.counterparts]
         known = [count for count in each_socket if count is not None]
         new = counted - self.counted, sum(known) - self.on_sockets if known else None
         self.counted, self.on_sockets = counted, sum(known)

@@ -30,12 +30,15 @@ def common_round(rounds: list[list[int]]) -> int | None:
     """The newest round that every island has a checkpoint of; None where no island has any.
 
     Between two outer steps islands do not depend on each other: each goes on from its own newest step in that round.
+    An island without any is at the start of round 0, which it can go back to.
 
     Raises:
         CheckpointError: islands have checkpoints, but none in common: starting afresh would throw them away.
     """
     if not any(rounds):
         return None
+    if max(map(max, filter(None, rounds))) == 0:
+        return 0
     shared = set.intersection(*map(set, rounds))
     if shared:
         return max(shared)
@@ -47,15 +50,16 @@ def common_round(rounds: list[list[int]]) -> int | None:
     )
 
 
-def agree_on_point(folder: Path, *, meeting: Meeting) -> SavedPoint | None:
-    """This island's newest point in the newest round that every island has saved; the same on each of its ranks.
+def agree_on_point(folder: Path, *, meeting: Meeting) -> tuple[int | None, SavedPoint | None]:
+    """The round that all islands go on in, None for a fresh start of all; and this island's newest point in it, None
+    for an island that starts afresh there. The same on each rank of the island.
 
     folder: this island's checkpoints.
     """
     mine = on_leader(lambda: _saved_points(folder))
     rounds = meeting.share("saved rounds", {"rounds": [point.round for point in mine]})
     agreed = on_leader(lambda: common_round([document["rounds"] for document in rounds]))
-    return max((p for p in mine if p.round == agreed), key=lambda p: p.step, default=None)
+    return agreed, max((p for p in mine if p.round == agreed), key=lambda p: p.step, default=None)
 
 
 def _saved_points(folder: Path) -> list[SavedPoint]:
@@ -92,7 +96,7 @@ def restore(
     if dist.get_rank() == 0:
         # Later steps belong to a future that is given up now; the next resume must not find them.
         point_to(folder, point.step)
-        retain(folder, keep_last=config.checkpoint.keep_last)
+        retain(folder, keep_last=config.checkpoint.keep_last, common_round=point.round)
     return _progress(state)
 
 

@@ -182,6 +182,10 @@ class Counterparts:
         """
         return self._broken is not None or (self.backend == "gloo" and self.sockets.any_closed())
 
+    def socket_bytes_sent(self) -> int | None:
+        """What the kernel sent for this group; None with NCCL, whose data may take shared memory or InfiniBand."""
+        return self.sockets.bytes_sent() if self.backend == "gloo" else None
+
     def close(self) -> None:
         """Give the connections back."""
         self._group = None

@@ -37,6 +37,7 @@ class SocketMeter:
     """
 
     _inodes: dict[int, int] = field(default_factory=dict)
+    _last_counts: dict[int, int] = field(default_factory=dict)
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
@@ -45,12 +46,16 @@ class SocketMeter:
         before = set(_tcp_sockets().values())
         yield
         self._inodes = {fd: inode for fd, inode in _tcp_sockets().items() if inode not in before}
+        self._last_counts = {}
 
     def bytes_sent(self) -> int | None:
-        """Since the sockets were opened; None where the kernel does not tell (other systems, NCCL over InfiniBand)."""
-        counts = [_bytes_sent(fd) for fd in self._inodes]
-        known = [count for count in counts if count is not None]
-        return sum(known) if known else None
+        """Since the sockets were opened, those that are closed by now included; None where the kernel does not tell."""
+        for fd, inode in self._inodes.items():
+            # Another connection may have got the number of one that was closed.
+            count = _bytes_sent(fd) if _inode(fd) == inode else None
+            if count is not None:
+                self._last_counts[fd] = count
+        return sum(self._last_counts.values()) if self._last_counts else None
 
     def any_closed(self) -> bool:
         """Whether one of these sockets is closed, by either side: the kernel tells at once when a process ends."""

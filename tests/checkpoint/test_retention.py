@@ -24,6 +24,26 @@ def test_the_newest_are_kept(checkpoints):
     open_step(checkpoints).verify()
 
 
+def test_what_the_islands_may_have_to_go_back_to_stays(tmp_path):
+    """Steps 10 and 20 end rounds 1 and 2; 22 to 28 are inside round 2. Another island has saved round 1 only."""
+    for step in (5, 10, 20, 22, 24, 26, 28):
+        contents = cut(random_parameters(MODEL, seed=step), tensor=1, data=1)
+        write_by_hand(tmp_path, make_header(MODEL, step=step), contents)
+    assert retain(tmp_path, keep_last=2, common_round=1) == [5, 20, 22, 24]
+    assert list_steps(tmp_path) == (10, 26, 28)
+    assert retain(tmp_path, keep_last=2, common_round=2) == [10]
+
+
+def test_nothing_is_known_of_the_other_islands(checkpoints):
+    assert retain(checkpoints, keep_last=2, common_round=-1) == []
+
+
+def test_a_round_that_was_not_saved(checkpoints):
+    (checkpoints / step_name(30)).rename(checkpoints / "elsewhere")
+    assert retain(checkpoints, keep_last=1, common_round=3) == [10]
+    assert list_steps(checkpoints) == (20, 40)
+
+
 def test_steps_above_the_pointer_are_a_future_that_was_given_up(checkpoints):
     point_to(checkpoints, 20)
     assert newest_step(checkpoints) == 20

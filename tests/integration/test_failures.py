@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -24,22 +25,27 @@ def settings_of(tiny_data: dict, run_dir: Path, **changes) -> dict:
     return {**base, "parallel.tensor": 2, "network.exchange_timeout": "20s", **changes}
 
 
-def die_in_round_one(world: World, settings: dict, moment: str) -> tuple[str, float, list[int]]:
-    """Island 1 is killed in the second round: before the exchange, or after it has voted that it is finite."""
+MOMENTS = {
+    "inner steps": ("evaluator", "before_outer_step"),
+    "exchange": ("outer_step", "_exchange"),
+    "first inner step": ("keeper", "is_due_inside"),
+}
+
+
+def die(world: World, settings: dict, moment: str, in_round: int) -> tuple[str, float, list[int]]:
+    """Island 1 is killed in a round: before the exchange, after it has voted that it is finite, or right at first."""
     trainer = tiny_trainer(world, settings)
 
-    def die(*arguments, **named):
-        os.kill(os.getpid(), signal.SIGKILL)
-
     if world.island == 1:
-        place = trainer.evaluator if moment == "inner steps" else trainer.outer_step
-        name = "before_outer_step" if moment == "inner steps" else "_exchange"
-        original = getattr(place, name)
+        part, name = MOMENTS[moment]
+        original = getattr(getattr(trainer, part), name)
 
-        def in_round_one(progress):
-            return die() if progress.round == 1 else original(progress)
+        def deadly(progress):
+            if progress.round == in_round:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return original(progress)
 
-        setattr(place, name, in_round_one)
+        setattr(getattr(trainer, part), name, deadly)
     begin = time.monotonic()
     with pytest.raises(TransportError) as caught:
         trainer.run()
@@ -81,7 +87,7 @@ def test_a_single_bit_by_which_equal_islands_differ_ends_the_run(tiny_data, tmp_
 def test_a_killed_island_ends_the_other_with_a_whole_checkpoint_and_both_resume_bit_equal(moment, tiny_data, tmp_path):
     unbroken = run_islands(train, settings_of(tiny_data, tmp_path / "unbroken"), islands=2, ranks=2)
     settings = settings_of(tiny_data, tmp_path / "broken")
-    survivors, _ = run_islands(die_in_round_one, settings, moment, islands=2, ranks=2, mortal=[1])
+    survivors, _ = run_islands(die, settings, moment, 1, islands=2, ranks=2, mortal=[1])
     for message, seconds, steps in survivors:
         assert "island" in message
         assert seconds < 20
@@ -90,6 +96,40 @@ def test_a_killed_island_ends_the_other_with_a_whole_checkpoint_and_both_resume_
     assert run_islands(train, settings, islands=2, ranks=2) == unbroken
     found = coverage(events_path(tmp_path / "broken", i).with_name("ledger.jsonl") for i in range(2))
     assert found.exact
+
+
+@pytest.mark.parametrize(
+    ("in_round", "changes"),
+    [
+        (0, {}),  # nothing was ever saved there
+        (1, {"checkpoint.every_steps": 1, "method.inner_steps": 6}),  # the other one saves on, six times
+        (2, {"checkpoint.every_steps": 1, "checkpoint.every_rounds": 2, "method.inner_steps": 4}),
+    ],
+)
+def test_wherever_an_island_dies_the_same_command_goes_on(in_round, changes, tiny_data, tmp_path):
+    changes = {"parallel.tensor": 1, **changes}
+    unbroken = run_islands(train, settings_of(tiny_data, tmp_path / "unbroken", **changes), islands=2)
+    settings = settings_of(tiny_data, tmp_path / "broken", **changes)
+    run_islands(die, settings, "first inner step", in_round, islands=2, mortal=[1])
+    assert run_islands(train, settings, islands=2) == unbroken
+    found = coverage(events_path(tmp_path / "broken", i).with_name("ledger.jsonl") for i in range(2))
+    assert found.exact
+
+
+def train_from_own_copy(world: World, settings: dict) -> dict[str, str]:
+    folder = Path(settings["data.tokenizer"]).parent
+    if world.island == 1:
+        folder = Path(shutil.copytree(folder, Path(settings["run_dir"]) / "copy"))
+    paths = {"data.tokenizer": str(folder / "tokenizer.model"), "data.train": [{"path": str(folder / "corpus")}]}
+    return train(world, {**settings, **paths})
+
+
+def test_each_island_may_keep_its_data_where_it_likes(tiny_data, tmp_path):
+    settings = settings_of(tiny_data, tmp_path, **{"parallel.tensor": 1})
+    (first,), (second,) = run_islands(train_from_own_copy, settings, islands=2)
+    for key in first:
+        if key.startswith("master/"):
+            assert first[key] == second[key]
 
 
 def go_wrong(world: World, settings: dict) -> tuple[str, bool, bool]:

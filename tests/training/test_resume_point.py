@@ -19,6 +19,10 @@ def test_before_and_after_an_outer_step_are_different_rounds():
     assert common_round([[1, 1], [1, 2]]) == 1
 
 
+def test_an_island_that_died_before_its_first_save_starts_the_first_round_again():
+    assert common_round([[0, 0], []]) == 0
+
+
 def test_a_new_island_beside_old_ones_is_refused_and_not_a_fresh_start():
     with pytest.raises(CheckpointError, match="island 0: 1, 2; island 1: none"):
         common_round([[1, 2, 2], []])
