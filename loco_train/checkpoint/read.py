@@ -8,7 +8,7 @@ from pathlib import Path
 
 from loco_train.checkpoint.atomic import hash_file
 from loco_train.checkpoint.manifest import FileRecord, Manifest
-from loco_train.checkpoint.steps import MANIFEST, committed_steps, newest_step, parse_step_name, step_name
+from loco_train.checkpoint.steps import MANIFEST, POINTER, committed_steps, newest_step, parse_step_name, step_name
 from loco_train.errors import CheckpointError
 
 
@@ -96,7 +96,10 @@ def older_choice(checkpoints: Path, *, before: int) -> str:
             f"there is no older whole checkpoint in {checkpoints}: choose a later step, restore the files, or start "
             "with a new run_dir"
         )
-    return f"the newest whole one before it is step {older}: choose it with --step {older} (or PATH@{older})"
+    return (
+        f"the newest whole one before it is step {older}: choose it with --step {older} (or PATH@{older}) to read it; "
+        f"to train on from it, write {step_name(older)} into {checkpoints / POINTER}, and the like on the other islands"
+    )
 
 
 def newest_whole(checkpoints: Path, *, before: int) -> int | None:

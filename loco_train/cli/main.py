@@ -70,6 +70,11 @@ COMMANDS = {
         "Show who exchanges with whom under a method, and how fast it brings islands together.",
         "loco topology --method gasloc-2peer --islands 16",
     ),
+    "pace": LazyCommand(
+        "loco_train.cli.pace:pace",
+        "Choose how many inner steps each island does, so that nobody waits for the slowest.",
+        "loco pace --step-seconds 1,1,1,2.5 --exchange-seconds 4",
+    ),
     "rendezvous": LazyCommand(
         "loco_train.cli.rendezvous:rendezvous",
         "Serve the store where islands on several machines meet.",

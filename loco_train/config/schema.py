@@ -95,6 +95,13 @@ class NetworkConfig(Settings):
     rendezvous_timeout: Duration = Field(Duration(600), description="How long islands wait for each other at start.")
     bucket_bytes: Bytes = Field(Bytes(64 * 2**20), description="Payload of one all-reduce; more, smaller ones overlap.")
 
+    @model_validator(mode="after")
+    def _check(self) -> NetworkConfig:
+        require(int(self.bucket_bytes) >= 4096, f"bucket_bytes ({self.bucket_bytes}) must be at least 4KiB")
+        for name in ("exchange_timeout", "rendezvous_timeout"):
+            require(float(getattr(self, name)) > 0, f"{name} must be longer than 0 s")
+        return self
+
 
 class DataSource(Settings):
     """A Megatron indexed dataset (`path`.bin and `path`.idx) and its share of the mix."""
@@ -145,6 +152,9 @@ class BatchConfig(Settings):
     micro: PositiveInt = Field(1, description="Sequences of one forward pass on one data parallel rank.")
 
 
+Decay = Annotated[float, Field(ge=0, lt=1)]
+
+
 class InnerOptimizerConfig(Settings):
     """The optimizer of the inner steps."""
 
@@ -153,7 +163,7 @@ class InnerOptimizerConfig(Settings):
         "auto", description="auto: apex, else DeepSpeed's fused AdamW on CUDA; torch fused elsewhere."
     )
     lr: PositiveFloat = Field(4e-4, description="Peak learning rate.")
-    betas: tuple[Fraction, Fraction] = (0.9, 0.95)
+    betas: tuple[Decay, Decay] = (0.9, 0.95)
     eps: PositiveFloat = 1e-8
     weight_decay: NonNegativeFloat = Field(0.1, description="Decoupled; matrices only, norm gains have none.")
     clip_grad_norm: NonNegativeFloat = Field(1.0, description="Over the whole model of the island; 0: no clipping.")

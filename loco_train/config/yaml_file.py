@@ -81,6 +81,8 @@ def parse_yaml(text: str, *, shown_as: str) -> Sourced:
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
         raise ConfigError(f"{shown_as}{line}: not valid YAML", got=error.problem) from error
+    except RecursionError as error:
+        raise ConfigError(f"{shown_as}: not valid YAML", got="values nested in themselves, or too deep") from error
     except (yaml.YAMLError, ValueError) as error:
         raise ConfigError(f"{shown_as}: not valid YAML", got=str(error).splitlines()[0]) from error
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 
@@ -53,28 +54,33 @@ class Trainer:
         self.evaluator.before_training(self.progress)
         self.clock.start()
         while self.progress.round < self.config.rounds:
-            self._inner_steps()
-            self._outer_step()
+            learned = self._inner_steps()
+            self._outer_step(learned=learned)
         self._ended()
 
-    def _inner_steps(self) -> None:
+    def _inner_steps(self) -> bool:
+        """True unless the gradients of every step were NaN or infinite."""
         plan = self._plan()
         self.outer_step.begin_round(self.progress)
+        finite: list[bool] = []
         while self.progress.steps_into_round < self.config.inner_steps:
             begin = time.perf_counter()
             with self.clock.phase("compute"):
                 rate = self._learning_rate()
                 result = self.engine.step(self._micro_batches(plan), lr=rate)
             self.progress = self.progress.after_step()
+            finite.append(math.isfinite(result.loss) and math.isfinite(result.grad_norm))
             self._step_done(result, rate, seconds=time.perf_counter() - begin)
             if self.keeper.is_due_inside(self.progress):
                 self._save(plan)
         self.evaluator.before_outer_step(self.progress)
+        # DeepSpeed skips a step whose gradients are not finite, without a word: an island could skip them all.
+        return any(finite) or not finite
 
-    def _outer_step(self) -> None:
+    def _outer_step(self, *, learned: bool) -> None:
         plan = self._plan()
         try:
-            report = self.outer_step.run(self.progress)
+            report = self.outer_step.run(self.progress, learned=learned)
         except TransportError:
             # Nothing of the failed exchange was applied: this is the state to resume the exchange from.
             self._save(plan)

@@ -27,7 +27,7 @@ from loco_train.training.progress import Progress
 from loco_train.transport.ballot import DIFFERS, OK, Ballot
 from loco_train.transport.counterparts import Counterparts
 
-NON_FINITE, FAILED = "non-finite", "failed"
+NON_FINITE, STUCK, FAILED = "non-finite", "stuck", "failed"
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,8 @@ class OuterStep(Protocol):
     def begin_round(self, progress: Progress) -> None:
         """The round's inner steps follow: what travels behind them sets out. Also after a resume inside the round."""
 
-    def run(self, progress: Progress) -> OuterReport:
-        """The outer step of round `progress.round`.
+    def run(self, progress: Progress, *, learned: bool = True) -> OuterReport:
+        """The outer step of round `progress.round`. learned: whether any step of the round had finite gradients here.
 
         Raises:
             TransportError, NonFinite: on every rank of this island; parameters and outer state are as before.
@@ -82,7 +82,9 @@ class NoOuterStep:
     def begin_round(self, progress: Progress) -> None:
         pass
 
-    def run(self, progress: Progress) -> OuterReport:
+    def run(self, progress: Progress, *, learned: bool = True) -> OuterReport:
+        if not learned:
+            raise _non_finite(progress, "this island", "gradients in every step of the round")
         return OuterReport()
 
     @contextmanager
@@ -126,12 +128,12 @@ class ExchangingOuterStep:
     def tensors(self) -> dict[str, Tensor]:
         return self.state.tensors(self.views.owned)
 
-    def run(self, progress: Progress) -> OuterReport:
+    def run(self, progress: Progress, *, learned: bool = True) -> OuterReport:
         with self.clock.phase("outer"):
             self.views.read(self.scratch)
             finite = self.method.contribution(self.state, self.scratch)
         with self.clock.phase("wait"):
-            self._require_finite(finite, progress)
+            self._require_finite(finite, learned, progress)
             self._exchange(progress)
         with self.clock.phase("outer"):
             gradient = self.method.pseudo_gradient(self.state, self.scratch)
@@ -167,8 +169,8 @@ class ExchangingOuterStep:
         weights = self.method.mix2.weights(self.blocking.count, self._draw(progress))
         return list(weights.rows[self.blocking.index])
 
-    def _require_finite(self, finite: bool, progress: Progress) -> None:
-        verdict, digest = OK if finite else NON_FINITE, None
+    def _require_finite(self, finite: bool, learned: bool, progress: Progress) -> None:
+        verdict, digest = NON_FINITE if not finite else OK if learned else STUCK, None
         if self.method.keeps_islands_equal:
             # A sum of the bits as integers: exact in any order, and one pass over the memory.
             digest = int(self.state.base.view(torch.int32).sum())
@@ -181,12 +183,8 @@ class ExchangingOuterStep:
                 "memory, and resume from a checkpoint of an earlier round",
             )
         if bad:
-            raise NonFinite(
-                f"round {progress.round}: NaN or infinity in the parameters of island {_islands(bad)}",
-                got="nothing was exchanged; the other islands' parameters are untouched",
-                fix="resumed as it is, the run would come to the same: start one with a run_dir of its own and a lower "
-                "optimizer.lr or optimizer.clip_grad_norm",
-            )
+            what = "parameters" if NON_FINITE in bad.values() else "gradients in every step of the round"
+            raise _non_finite(progress, f"island {_islands(bad)}", what)
 
     def _exchange(self, progress: Progress) -> None:
         mix2 = self.method.exchange(self.scratch, self._draw(progress), self.blocking)
@@ -251,6 +249,15 @@ def _over_island(values: list[float], views: ParameterViews) -> list[float]:
     dist.all_reduce(total)
     summed: list[float] = total.tolist()
     return summed
+
+
+def _non_finite(progress: Progress, who: str, what: str) -> NonFinite:
+    return NonFinite(
+        f"round {progress.round}: NaN or infinity in the {what} of {who}",
+        got="nothing was exchanged; the other islands' parameters are untouched",
+        fix="resumed as it is, the run would come to the same: start one with a run_dir of its own and a lower "
+        "optimizer.lr or optimizer.clip_grad_norm",
+    )
 
 
 def _name(progress: Progress) -> str:

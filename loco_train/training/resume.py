@@ -8,7 +8,15 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from loco_train.checkpoint import RankState, committed_steps, open_step, point_to, restore_checkpoint, retain
+from loco_train.checkpoint import (
+    RankState,
+    committed_steps,
+    open_step,
+    point_to,
+    restore_checkpoint,
+    retain,
+)
+from loco_train.checkpoint.steps import newest_step
 from loco_train.config.schema import RunConfig
 from loco_train.errors import CheckpointError
 from loco_train.islands import Engine
@@ -56,16 +64,22 @@ def agree_on_point(folder: Path, *, meeting: Meeting) -> tuple[int | None, Saved
 
     folder: this island's checkpoints.
     """
-    mine = on_leader(lambda: _saved_points(folder))
+    mine = meeting.all_succeed("reading checkpoints", lambda: on_leader(lambda: _saved_points(folder)))
     rounds = meeting.share("saved rounds", {"rounds": [point.round for point in mine]})
     agreed = on_leader(lambda: common_round([document["rounds"] for document in rounds]))
     return agreed, max((p for p in mine if p.round == agreed), key=lambda p: p.step, default=None)
 
 
 def _saved_points(folder: Path) -> list[SavedPoint]:
+    """Up to the newest, which must be whole; an older one that is damaged is no place to go back to."""
     points = []
     for step in committed_steps(folder):
-        checkpoint = open_step(folder, step=step)
+        try:
+            checkpoint = open_step(folder, step=step)
+        except CheckpointError:
+            if step == newest_step(folder):
+                raise
+            continue
         if checkpoint is not None:
             points.append(SavedPoint(step, checkpoint.manifest.header.round))
     return points

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from torch.distributed import Store
 
-from loco_train.errors import DeadlineExceeded, PeerLost
+from loco_train.errors import DeadlineExceeded, PeerLost, TransportError
 from loco_train.transport.island import from_every_rank, on_leader
 from loco_train.transport.store import wait_for
 
@@ -60,7 +60,14 @@ class Ballot:
         said = from_every_rank((verdict, digest))
         agreed = next((bad for bad, _ in said if bad != OK), OK)
         whole = "-" if digest is None else hashlib.sha256(repr([each for _, each in said]).encode()).hexdigest()
-        return on_leader(lambda: self._vote(key, agreed, whole, range(self._count) if voters is None else voters))
+        everyone = range(self._count) if voters is None else voters
+        return on_leader(lambda: self._vote_or_tell(key, agreed, whole, everyone))
+
+    def _vote_or_tell(self, key: str, verdict: str, digest: str, voters: Sequence[int]) -> dict[int, str]:
+        try:
+            return self._vote(key, verdict, digest, voters)
+        except RuntimeError as error:  # of the store; as it is it would end rank 0 and leave the other ranks waiting
+            raise TransportError("the rendezvous is gone", got=str(error).splitlines()[0]) from error
 
     def _vote(self, key: str, verdict: str, digest: str, voters: Sequence[int]) -> dict[int, str]:
         mine = {self._index: verdict} if verdict != OK else {}
@@ -74,6 +81,8 @@ class Ballot:
         missing = wait_for(
             self._store, list(keys.values()), timeout_seconds=self._timeout_seconds, hopeless=self._hopeless
         )
+        if missing and self._settle(key, voters, "given up") == "taken":
+            return {}
         if missing:
             absent = ", ".join(str(island) for island, name in keys.items() if name in missing)
             if self._hopeless():
@@ -87,13 +96,30 @@ class Ballot:
             )
         votes = {island: self._store.get(name).decode().split() for island, name in keys.items()}
         verdicts = {i: DIFFERS if said == OK and theirs != digest else said for i, (said, theirs) in votes.items()}
-        return {island: verdict for island, verdict in verdicts.items() if verdict != OK}
+        bad = {island: verdict for island, verdict in verdicts.items() if verdict != OK}
+        if not bad and self._settle(key, voters, "taken") == "given up":
+            raise DeadlineExceeded(
+                f"another island had given up waiting at {key} when this one reached it",
+                fix="look at its log; if this one is only slow, raise network.exchange_timeout",
+            )
+        return bad
+
+    def _settle(self, key: str, voters: Sequence[int], wish: str) -> str:
+        """What becomes of the decision: the first wish of any voter.
+
+        An island that no longer waits for a late vote, and the late voter that then finds every vote, would otherwise
+        decide differently.
+        """
+        assert self._store is not None
+        name = f"{self._prefix}/ballot/{key}/settled/{'-'.join(map(str, sorted(voters)))}"
+        self._keys.append(name)
+        return self._store.compare_set(name, "", wish).decode()
 
     def _forget_old(self, key: str) -> None:
         # The store must not grow for ever. Islands that wait only for their peers may be some rounds apart: votes stay
         # for many rounds longer than any deadline lets them be.
         self._keys.append(self._key(key, self._index))
-        if len(self._keys) > _VOTES_KEPT and self._store is not None:
+        while len(self._keys) > _VOTES_KEPT and self._store is not None:
             self._store.delete_key(self._keys.popleft())
 
     def _key(self, key: str, island: int) -> str:

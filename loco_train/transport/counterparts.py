@@ -85,7 +85,7 @@ class Counterparts:
             with self.sockets.watching(), _as_transport_errors(f"connecting position {position}", timeout_seconds):
                 self._group = self._build(own_store, interface)
                 # Connections may be made at their first use: now, where it is said which position does not connect.
-                self._group.allreduce([torch.zeros(count, device=self.device)], _sum_options()).wait()
+                self.finish(self._group.allreduce([torch.zeros(count, device=self.device)], _sum_options()))
 
     def mean(self, tensor: Tensor) -> PendingMean:
         """Start replacing `tensor` by its mean over all islands; the result is bit-equal on each.
@@ -169,6 +169,9 @@ class Counterparts:
                 raise RuntimeError("timed out")
             time.sleep(pause)
             pause = min(2 * pause, 0.01)
+        if not work.is_success():
+            self._group.abort()
+            raise RuntimeError("NCCL reported an error")
 
     def broken(self, error: Exception) -> TransportError:
         """Mark the group dead; the typed error to raise, now and at every later call."""
@@ -196,7 +199,8 @@ class Counterparts:
             options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=False)
             # The watchdog ends the whole process: it comes only after our own deadline has had its chance.
             options._timeout = 2 * timeout
-            return dist.ProcessGroupNCCL(store, self.index, self.count, options)
+            with _errors_left_to_us():
+                return dist.ProcessGroupNCCL(store, self.index, self.count, options)
         options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         options._timeout = timeout
         options._devices = [_gloo_device(interface)]
@@ -289,6 +293,22 @@ def _gloo_device(interface: str | None) -> Any:
     if present and interface not in present:
         raise EnvironmentProblem(f"network.interface {interface!r} is not on this machine", allowed=", ".join(present))
     return dist.ProcessGroupGloo.create_device(interface=interface)
+
+
+@contextlib.contextmanager
+def _errors_left_to_us() -> Iterator[None]:
+    # By default NCCL's watchdog ends the process when a peer is gone, in the middle of the save that follows. Read when
+    # a group is built, so that the island's own groups keep what the user has set.
+    name = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
+    before = os.environ.get(name)
+    os.environ[name] = "0"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 @contextlib.contextmanager

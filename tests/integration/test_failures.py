@@ -5,12 +5,14 @@ import os
 import shutil
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from loco_train.checkpoint import committed_steps, island_checkpoints
+from loco_train.checkpoint.steps import step_name
 from loco_train.data.ledger import coverage
 from loco_train.errors import CheckpointError, DataError, IslandMismatch, LocoError, NonFinite, TransportError
 from loco_train.telemetry.report import events_path
@@ -114,6 +116,56 @@ def test_wherever_an_island_dies_the_same_command_goes_on(in_round, changes, tin
     assert run_islands(train, settings, islands=2) == unbroken
     found = coverage(events_path(tmp_path / "broken", i).with_name("ledger.jsonl") for i in range(2))
     assert found.exact
+
+
+def every_step_is_skipped(world: World, settings: dict) -> str:
+    """Island 1's gradients are infinite in round 1: DeepSpeed leaves out such steps, and says nothing."""
+    trainer = tiny_trainer(world, settings)
+    step = trainer.engine.step
+
+    def skipped(batches, *, lr):
+        result = step(batches, lr=lr)
+        if trainer.progress.round == 1 and world.island == 1:
+            result = replace(result, grad_norm=float("inf"))
+        return result
+
+    trainer.engine.step = skipped
+    with pytest.raises(NonFinite) as caught:
+        trainer.run()
+    return str(caught.value)
+
+
+def test_an_island_that_skips_every_step_of_a_round_is_no_training(tiny_data, tmp_path):
+    for island in run_islands(every_step_is_skipped, settings_of(tiny_data, tmp_path), islands=2, ranks=2):
+        for message in island:
+            assert "round 1: NaN or infinity in the gradients in every step of the round of island 1" in message
+
+
+def resume_beside_a_damaged_island(world: World, settings: dict) -> str:
+    if world.island == 1:
+        folder = island_checkpoints(Path(settings["run_dir"]), 1)
+        (folder / step_name(committed_steps(folder)[-1]) / "manifest.json").write_text("{")
+    with pytest.raises(CheckpointError) as caught:
+        tiny_trainer(world, settings)
+    return str(caught.value)
+
+
+def test_a_damaged_newest_checkpoint_is_told_on_every_island_at_once(tiny_data, tmp_path):
+    settings = settings_of(tiny_data, tmp_path, **{"parallel.tensor": 1})
+    run_islands(train, settings, islands=2)
+    begin = time.monotonic()
+    (first,), (second,) = run_islands(resume_beside_a_damaged_island, settings, islands=2)
+    assert time.monotonic() - begin < 60  # and not at the deadline of the rendezvous
+    assert "reading checkpoints failed on another island" in first
+    assert f"write {step_name(2 * INNER_STEPS)} into" in second
+
+
+def test_an_older_damaged_checkpoint_does_not_stop_a_run(tiny_data, tmp_path):
+    settings = settings_of(tiny_data, tmp_path, **{"parallel.tensor": 1})
+    whole = run_islands(train, settings, islands=2)
+    folder = island_checkpoints(tmp_path, 1)
+    (folder / step_name(2 * INNER_STEPS) / "manifest.json").write_text("{")
+    assert run_islands(train, settings, islands=2) == whole
 
 
 def train_from_own_copy(world: World, settings: dict) -> dict[str, str]:

@@ -46,6 +46,22 @@ def test_a_digest_that_differs_on_one_rank_is_seen_by_every_island():
     assert third == [[{}, {0: "differs", 1: "differs"}]] * 2
 
 
+def give_up_before_the_other_comes(world: World) -> str:
+    """Island 0 waits one second; island 1 comes after three, and finds every vote."""
+    votes, _ = ballot(world, timeout_seconds=1 if world.island == 0 else 20)
+    if world.island == 1:
+        time.sleep(3)
+    with pytest.raises(DeadlineExceeded) as caught:
+        votes.decide("round-0", "ok")
+    return str(caught.value)
+
+
+def test_a_late_island_does_not_take_what_another_has_given_up():
+    (first,), (second,) = run_islands(give_up_before_the_other_comes, islands=2)
+    assert "island 1 did not reach round-0" in first
+    assert "another island had given up waiting at round-0" in second
+
+
 def decide_by_twos(world: World) -> list[dict[int, str]]:
     votes, _ = ballot(world)
     if world.island == 2:
