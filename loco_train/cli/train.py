@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import Annotated
 
@@ -34,10 +35,14 @@ def run_rank(run: str, overrides: list[str], *, run_id: str) -> None:
     from loco_train.config.load import load_run
     from loco_train.errors import LocoError
     from loco_train.launch.environment import rank_environment
+    from loco_train.launch.run_folder import claim_island_folder
     from loco_train.telemetry.events import RunFailed
 
-    config = load_run(run, overrides).config
+    resolved = load_run(run, overrides)
+    config = resolved.config
     environment = rank_environment(os.environ, expected_ranks=config.parallel.ranks)
+    if environment.rank == 0:
+        claim_island_folder(resolved)
     device = assembly.choose_device(config, local_rank=environment.local_rank)
     events = assembly.build_events(config, rank=environment.rank)
     trainer = None
@@ -50,8 +55,11 @@ def run_rank(run: str, overrides: list[str], *, run_id: str) -> None:
     except LocoError as error:
         step, round_ = (trainer.progress.step, trainer.progress.round) if trainer else (0, 0)
         kind = type(error).__name__
-        events.emit(RunFailed(step=step, round=round_, error=kind, message=str(error), exit_code=error.exit_code))
+        failure = RunFailed(step=step, round=round_, error=kind, message=str(error), exit_code=error.exit_code)
+        with contextlib.suppress(LocoError):  # what cannot be written is told by the error itself
+            events.emit(failure)
         raise
     finally:
-        events.close()
+        with contextlib.suppress(OSError):
+            events.close()
     dist.destroy_process_group()

@@ -57,14 +57,36 @@ def claim_run_folder(resolved: ResolvedRun) -> Iterator[ClaimedFolder]:
         yield folder
 
 
+def claim_island_folder(resolved: ResolvedRun) -> None:
+    """Keep an island's settings, each with its origin, in its own folder. For rank 0, before it writes anything else.
+
+    Raises:
+        ConfigError: the folder holds an island of another run; nothing in it was changed.
+    """
+    folder = Path(resolved.config.run_dir) / "islands" / str(resolved.config.islands.index)
+    _refuse_other_run(folder, resolved)
+    folder.mkdir(parents=True, exist_ok=True)
+    _publish(folder / "run_digest", run_digest(resolved.config))
+    save_resolved(resolved, folder / "run.yaml")
+
+
 def clear_run_folder(path: Path, *, keep: str) -> None:
     """Remove all of a run but the entry `keep`.
 
     Raises:
         EnvironmentProblem: a launcher runs it now.
+        ConfigError: it is not the folder of a run; nothing was removed.
     """
     if not path.is_dir():
         return
+    others = [entry.name for entry in path.iterdir() if entry.name not in (keep, _LOCK)]
+    if others and not (path / "run_digest").is_file():
+        # A mistyped run_dir must not cost anybody his files.
+        raise ConfigError(
+            f"{path} is not the folder of a run, and is left as it is",
+            got=f"no run_digest in it, but {', '.join(sorted(others)[:3])}",
+            fix="check run_dir=..., or remove the folder yourself",
+        )
     with _locked(path):
         for entry in path.iterdir():
             if entry.name not in (keep, _LOCK):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from loco_train.errors import EnvironmentProblem
 from loco_train.telemetry.events import Event
 
 
@@ -23,8 +24,20 @@ class EventLog:
         self._sinks = tuple(sinks)
 
     def emit(self, event: Event) -> None:
-        for sink in self._sinks:
-            sink.write(event)
+        """Pass it on.
+
+        Raises:
+            EnvironmentProblem: an event cannot be written.
+        """
+        try:
+            for sink in self._sinks:
+                sink.write(event)
+        except OSError as error:
+            raise EnvironmentProblem(
+                f"cannot write {type(event).__name__} to the run's folder",
+                got=error.strerror or str(error),
+                fix="free space there, or point run_dir to a larger file system; then start the run again: it resumes",
+            ) from error
 
     def close(self) -> None:
         for sink in self._sinks:

@@ -18,6 +18,7 @@ from loco_train.errors import CheckpointError, DataError, IslandMismatch, LocoEr
 from loco_train.telemetry.report import events_path
 from loco_train.testing import World, run_islands, run_ranks
 from loco_train.testing.runs import state_digests, tiny_trainer, write_tiny_data
+from loco_train.training import meeting
 
 ROUNDS, INNER_STEPS = 3, 2
 
@@ -116,6 +117,68 @@ def test_wherever_an_island_dies_the_same_command_goes_on(in_round, changes, tin
     assert run_islands(train, settings, islands=2) == unbroken
     found = coverage(events_path(tmp_path / "broken", i).with_name("ledger.jsonl") for i in range(2))
     assert found.exact
+
+
+def fail_at_one_island(world: World, settings: dict) -> tuple[str, bool]:
+    """The exchange of round 1 comes through at island 0 and fails at island 1; both are alive."""
+    trainer = tiny_trainer(world, settings)
+    exchange, outer_state = trainer.outer_step.method.exchange, trainer.outer_step.state
+    before: dict[str, torch.Tensor] = {}
+
+    class Broken:
+        def __init__(self, pending):
+            self.pending = pending
+
+        def wait(self):
+            self.pending.wait()
+            before.update(base=outer_state.base.clone(), momentum=outer_state.momentum.clone())
+            if world.island == 1:
+                raise TransportError("the link broke", got="after everything had come through")
+
+    def exchanged(contribution, draw, communicator):
+        pending = exchange(contribution, draw, communicator)
+        return Broken(pending) if draw.round == 1 else pending
+
+    object.__setattr__(trainer.outer_step.method, "exchange", exchanged)
+    with pytest.raises(TransportError) as caught:
+        trainer.run()
+    state = trainer.outer_step.state
+    return str(caught.value), torch.equal(state.base, before["base"]) and torch.equal(
+        state.momentum, before["momentum"]
+    )
+
+
+def test_what_came_through_at_one_island_only_is_applied_nowhere(tiny_data, tmp_path):
+    unbroken = run_islands(train, settings_of(tiny_data, tmp_path / "unbroken"), islands=2, ranks=2)
+    settings = settings_of(tiny_data, tmp_path / "broken")
+    first, second = run_islands(fail_at_one_island, settings, islands=2, ranks=2)
+    assert all("round-1/exchanged: the exchange failed at island 1" in message for message, _ in first)
+    assert all("the link broke" in message for message, _ in second)
+    assert all(untouched for _, untouched in (*first, *second))
+    assert run_islands(train, settings, islands=2, ranks=2) == unbroken
+
+
+def start_with_another_shard(world: World, settings: dict) -> str:
+    """Island 1 holds a shard of another length, as another version of the engine might cut it; settings are equal."""
+    gather = meeting._gather
+
+    def longer(mine):
+        document = gather(mine)
+        if world.island == 1 and isinstance(mine, list):
+            document["0"][0]["length"] += 1
+        return document
+
+    meeting._gather = longer
+    with pytest.raises(IslandMismatch) as caught:
+        tiny_trainer(world, settings)
+    return str(caught.value)
+
+
+def test_islands_that_hold_other_shards_are_refused_and_named(tiny_data, tmp_path):
+    settings = settings_of(tiny_data, tmp_path, **{"parallel.tensor": 1})
+    for (message,) in run_islands(start_with_another_shard, settings, islands=2):
+        assert "do not fit each other (parameters)" in message
+        assert "rank.0[0].length" in message
 
 
 def every_step_is_skipped(world: World, settings: dict) -> str:

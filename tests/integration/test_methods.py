@@ -44,9 +44,9 @@ def record(world: World, settings: dict, methods: list[str]) -> dict[str, list[l
         points = found[name] = [_owned(trainer.engine.views)]
         step = trainer.outer_step.run
 
-        def recorded(progress, points=points, step=step, views=trainer.engine.views):
+        def recorded(progress, *, learned, points=points, step=step, views=trainer.engine.views):
             points.append(_owned(views))
-            report = step(progress)
+            report = step(progress, learned=learned)
             points.append(_owned(views))
             return report
 

@@ -1,8 +1,10 @@
 """A run that was stopped and resumed ends bit-equal to the one that was not, for every engine and place of the save."""
 
+import hashlib
 from pathlib import Path
 
 import pytest
+import torch
 
 from loco_train.config.load import load_run
 from loco_train.data.ledger import coverage
@@ -24,6 +26,8 @@ class Stopped(Exception):
 def train(world: World, settings: dict, stop_at_step: int | None, stop_at_round: int = ROUNDS) -> dict[str, str]:
     """Digests of all that training changed; none where it was stopped, at a step or past a round's first save."""
     trainer = tiny_trainer(world, settings)
+    if trainer.progress.step == 0:
+        torch.manual_seed(10 * world.island + world.rank)
     save = trainer.keeper.save
 
     def save_and_stop(progress):
@@ -40,7 +44,7 @@ def train(world: World, settings: dict, stop_at_step: int | None, stop_at_round:
         # With gossip an island may be stopped while another is still at the round before.
         assert stop_at_round < ROUNDS
         return {}
-    return state_digests(trainer)
+    return {**state_digests(trainer), "rng": hashlib.sha256(bytes(torch.get_rng_state())).hexdigest()}
 
 
 def losses(run_dir: Path) -> dict[int, float]:

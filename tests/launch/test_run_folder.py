@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from loco_train.config.load import ResolvedRun
+from loco_train.config.load import ResolvedRun, load_run
 from loco_train.errors import ConfigError, EnvironmentProblem
-from loco_train.launch.run_folder import claim_run_folder
+from loco_train.launch.run_folder import claim_island_folder, claim_run_folder, clear_run_folder
 from loco_train.testing.tiny import tiny_run
 
 
@@ -41,3 +41,22 @@ def test_another_run_is_refused_even_when_its_settings_cannot_be_read(tmp_path: 
     (tmp_path / "run.yaml").write_text("an: older format")
     with pytest.raises(ConfigError, match="settings that differ"):
         claim_run_folder(resolved(tmp_path, rounds=9)).__enter__()
+
+
+def test_a_folder_that_is_no_runs_is_never_cleared(tmp_path: Path) -> None:
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "text.tex").write_text("years of work")
+    (tmp_path / "summary.json").write_text("{}")
+    with pytest.raises(ConfigError, match="is not the folder of a run, and is left as it is"):
+        clear_run_folder(tmp_path, keep="data")
+    assert (tmp_path / "thesis" / "text.tex").read_text() == "years of work"
+
+
+def test_an_island_keeps_its_settings_and_lets_no_other_run_in(tmp_path: Path) -> None:
+    claim_island_folder(load_run("quickstart", [f"run_dir={tmp_path}", "islands.index=1"]))
+    folder = tmp_path / "islands" / "1"
+    assert load_run(folder / "run.yaml").config.islands.index == 1
+    before = sorted(folder.iterdir())
+    with pytest.raises(ConfigError, match="optimizer.lr: .* there, 0.5 now"):
+        claim_island_folder(load_run("quickstart", [f"run_dir={tmp_path}", "islands.index=1", "optimizer.lr=0.5"]))
+    assert sorted(folder.iterdir()) == before

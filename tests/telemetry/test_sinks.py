@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from loco_train.errors import EnvironmentProblem
 from loco_train.telemetry.events import (
     CheckpointSaved,
     EvaluationDone,
@@ -161,3 +162,12 @@ def test_telling_a_step_costs_well_under_a_millisecond(tmp_path):
         costs.append((time.thread_time() - begin) / 100)
     log.close()
     assert min(costs) < 1e-3
+
+
+def test_a_full_disk_is_an_error_with_a_way_out():
+    class Full:
+        def write(self, event):
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(EnvironmentProblem, match=r"cannot write StepDone[^$]*No space left[^$]*free space there"):
+        EventLog([Full()]).emit(step(1))

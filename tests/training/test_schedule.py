@@ -25,6 +25,12 @@ def test_warms_up_linearly_then_decays_to_the_final_fraction(kind, middle):
     assert rate(2 * TOTAL, kind=kind) == pytest.approx(end)
 
 
+def test_cosine_is_above_the_line_before_the_middle():
+    quarter = 1000 + 9000 // 4
+    assert rate(quarter, kind="linear") == pytest.approx(2.0 * (0.1 + 0.9 * 0.75))
+    assert rate(quarter, kind="cosine") == pytest.approx(2.0 * (0.1 + 0.9 * (0.5 + 0.5**0.5 / 2)))
+
+
 def test_without_warmup_it_starts_at_the_peak():
     assert rate(0, warmup_fraction=0.0) == 2.0
 
