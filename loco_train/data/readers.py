@@ -46,12 +46,18 @@ def read_documents(paths: Iterable[Path], *, text_key: str = "text", on_bytes: O
 
 def _read_file(path: Path, *, text_key: str, on_bytes: OnBytes) -> Iterator[str]:
     name = path.name.lower()
+    if path.is_dir():
+        raise DataError(f"{path} is a folder", fix=f"name the files in it: {path}/*.jsonl")
     if not name.endswith(tuple(f".{suffix}" for suffix in SUFFIXES)):
-        if path.is_dir():
-            raise DataError(f"{path} is a folder", fix=f"name the files in it: {path}/*.jsonl")
-        raise DataError(f"unknown kind of text file: {path}", allowed="names ending in ." + ", .".join(SUFFIXES))
-    if not path.is_file():
+        raise DataError(
+            f"unknown kind of text file: {path}",
+            allowed="names ending in ." + ", .".join(SUFFIXES),
+            fix="rename it, or convert it to one of these",
+        )
+    if not path.exists():
         raise DataError(f"no such file: {path}", fix="check the path")
+    if not path.is_file():
+        raise DataError(f"{path} is a pipe or a device", fix="write its content to a file first")
     if name.endswith(".parquet"):
         return _parquet(path, text_key=text_key, on_bytes=on_bytes)
     if ".json" in "".join(path.suffixes[-2:]).lower():

@@ -210,3 +210,10 @@ def test_files_that_are_no_settings(write, tmp_path, content, expected):
 def test_a_run_that_is_not_there(write):
     assert "cannot read none.yaml" in message("none.yaml")
     assert "did you mean quickstart?" in message("quikstart")
+
+
+def test_values_nested_in_themselves_are_no_settings(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text("name: &a [*a]\n")
+    with pytest.raises(ConfigError, match="nested in themselves"):
+        load_run(path)

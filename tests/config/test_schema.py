@@ -55,3 +55,50 @@ def test_nothing_can_be_changed_afterwards():
 def test_data_parallel_is_for_one_island():
     with pytest.raises(ValidationError, match="use islands.count=1 with parallel.data"):
         tiny_run({"method.rule": "none", "method.mix2.peers": "nobody", "islands.count": 2})
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"optimizer.betas": (0.9, 1.0)}, "less than 1"),
+        ({"optimizer.lr": float("inf")}, "finite"),
+        ({"optimizer.eps": float("nan")}, "finite"),
+        ({"network.bucket_bytes": 0}, "at least 4KiB"),
+        ({"network.exchange_timeout": 0}, "exchange_timeout must be longer"),
+        ({"network.rendezvous_timeout": "0s"}, "rendezvous_timeout must be longer"),
+        ({"method.inner_steps": 0}, "greater than"),
+        ({"method.inner_steps": [3, 0]}, "greater than"),
+        ({"method.inner_steps": [3, 3]}, "islands.count is 1"),
+        ({"method.mix2.peers": "ring", "method.mix2.blocks": ["layers.7"]}, "layers.7 is no block of this model"),
+        ({"method.mix2.peers": "random-pair", "method.mix2.links": [[0, 9]]}, "no pair of two of the islands"),
+        ({"method.mix2.links": [[0, 1]]}, "links limit peers random-pair only"),
+        ({"method.mix2.peers": "graph"}, "goes with a file"),
+        ({"method.mix2.self_weight": 0.5}, "self_weight has no meaning for peers all"),
+        ({"method.mix2.peers": "nobody"}, "the islands would never meet"),
+        ({"method.mix1.peers": "all", "method.mix1.blocks": ["head"]}, "mix1 takes no blocks"),
+        ({"method.mix1_momentum": True}, "needs a mix1"),
+        ({"method.rule": "ends", "method.aggregator.kind": "iso"}, "unsound with rule ends"),
+        ({"method.rule": "starts"}, "rule starts takes mix1, got mix2"),
+        ({"method.aggregator.kind": "iso", "method.mix2.blocks": ["head"]}, "unsound with mix2.blocks"),
+        ({"method.outer": {"kind": "sgd", "momentum": 0.5}}, "sgd has no momentum"),
+    ],
+)
+def test_what_cannot_work_is_refused(settings, message):
+    with pytest.raises(ValidationError, match=message):
+        tiny_run(settings)
+
+
+@pytest.mark.parametrize(
+    ("islands", "settings", "expected"),
+    [
+        (8, {}, (0.7, 0.9)),
+        (8, {"method.rule": "ends"}, (0.8, 0.7)),
+        (8, {"method.aggregator.kind": "iso"}, (1.8, 0.8)),
+        (17, {"method.aggregator.kind": "iso-fast"}, (4.6, 0.9)),
+        (128, {"method.aggregator.kind": "iso"}, (9.8, 0.9)),
+        (8, {"method.aggregator.kind": "iso", "method.outer.lr": 1.0}, (1.0, 0.8)),
+        (8, {"method.outer.kind": "sgd"}, (0.7, 0.0)),
+    ],
+)
+def test_the_outer_optimizers_defaults_are_the_methods(islands, settings, expected):
+    assert tiny_run({**settings, "islands.count": islands}).method.outer_for(islands) == expected

@@ -1,5 +1,6 @@
 import gzip
 import json
+import os
 
 import pyarrow
 import pytest
@@ -128,3 +129,11 @@ def test_an_unknown_or_missing_file_is_refused(tmp_path):
         list(read_documents([tmp_path / "a.pdf"]))
     with pytest.raises(DataError, match="no such file"):
         list(read_documents([tmp_path / "a.txt"]))
+
+
+def test_what_is_no_file_is_said_to_be_none(tmp_path):
+    (tmp_path / "folder.txt").mkdir()
+    os.mkfifo(tmp_path / "pipe.txt")
+    for name, message in (("folder.txt", "is a folder"), ("pipe.txt", "is a pipe or a device")):
+        with pytest.raises(DataError, match=message):
+            list(read_documents([tmp_path / name]))
