@@ -34,19 +34,25 @@ class SavedPoint:
     round: int
 
 
-def common_round(rounds: list[list[int]]) -> int | None:
-    """The newest round that every island has a checkpoint of; None where no island has any.
+def common_round(rounds: list[list[int]], *, first_saved: int = 1) -> int | None:
+    """The newest round that every island has a checkpoint of; None for a fresh start of all.
 
     Between two outer steps islands do not depend on each other: each goes on from its own newest step in that round.
-    An island without any is at the start of round 0, which it can go back to.
+    An island without any is at the start of round 0, which it can go back to; and before the first regular save no
+    island can be expected to have any: what one saved when an exchange failed is then of no use.
+
+    first_saved: the round at whose end islands save for the first time.
 
     Raises:
         CheckpointError: islands have checkpoints, but none in common: starting afresh would throw them away.
     """
     if not any(rounds):
         return None
-    if max(map(max, filter(None, rounds))) == 0:
+    newest = max(map(max, filter(None, rounds)))
+    if newest == 0:
         return 0
+    if not all(rounds) and newest < first_saved:
+        return None
     shared = set.intersection(*map(set, rounds))
     if shared:
         return max(shared)
@@ -66,7 +72,10 @@ def agree_on_point(folder: Path, *, meeting: Meeting) -> tuple[int | None, Saved
     """
     mine = meeting.all_succeed("reading checkpoints", lambda: on_leader(lambda: _saved_points(folder)))
     rounds = meeting.share("saved rounds", {"rounds": [point.round for point in mine]})
-    agreed = on_leader(lambda: common_round([document["rounds"] for document in rounds]))
+    settings = meeting.config.checkpoint
+    # With saves inside rounds, or after each, every island has saved in its first round.
+    first_saved = 1 if settings.every_steps else settings.every_rounds or meeting.config.rounds
+    agreed = on_leader(lambda: common_round([document["rounds"] for document in rounds], first_saved=first_saved))
     return agreed, max((p for p in mine if p.round == agreed), key=lambda p: p.step, default=None)
 
 

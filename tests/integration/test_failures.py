@@ -107,6 +107,7 @@ def test_a_killed_island_ends_the_other_with_a_whole_checkpoint_and_both_resume_
         (0, {}),  # nothing was ever saved there
         (1, {"checkpoint.every_steps": 1, "method.inner_steps": 6}),  # the other one saves on, six times
         (2, {"checkpoint.every_steps": 1, "checkpoint.every_rounds": 2, "method.inner_steps": 4}),
+        (2, {"checkpoint.every_rounds": 3}),  # before the first save: from the start again
     ],
 )
 def test_wherever_an_island_dies_the_same_command_goes_on(in_round, changes, tiny_data, tmp_path):

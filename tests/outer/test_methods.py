@@ -245,3 +245,23 @@ def test_a_round_that_stops_before_its_end_changes_no_state():
 
 def stop(number, start):
     raise RuntimeError("stop")
+
+
+@pytest.mark.parametrize("islands", [2, 8])
+def test_one_inner_step_with_lr_one_and_no_momentum_is_data_parallel(islands):
+    plain = ("method.outer.lr=1", "method.outer.momentum=0")
+    (_, _, averaged), (_, _, together) = (
+        simulate(n, *o, islands=islands, steps=1) for n, o in (("diloco", plain), ("data-parallel", ()))
+    )
+    torch.testing.assert_close(averaged, together, rtol=0, atol=TOLERANCE)
+
+
+def test_one_island_with_lr_one_and_no_momentum_keeps_its_ends_to_one_ulp():
+    method = composed("diloco", 10_000, "method.outer.lr=1", "method.outer.momentum=0", islands=1)
+    start = torch.randn(10_000, generator=torch.Generator().manual_seed(0))
+    end = start + 1e-2 * torch.randn(10_000, generator=torch.Generator().manual_seed(1))
+    island = LockStep.from_start(method, start, islands=1, seed=0)
+    island.round(0, lambda _, starts: end[None])
+    # start - (start - end) differs from end by the rounding of the difference, at most half an ulp of the larger.
+    bound = torch.finfo(torch.float32).eps * torch.maximum(start.abs(), end.abs())
+    assert ((island.parameters[0] - end).abs() <= bound).all()
