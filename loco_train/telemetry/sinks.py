@@ -156,8 +156,17 @@ def scalars(event: Event) -> dict[str, float]:
         case StepDone():
             return {f"step/{name}": getattr(event, name) for name in ("loss", "lr", "grad_norm", "tokens_per_second")}
         case RoundDone():
-            names = ("compute_seconds", "wait_seconds", "outer_seconds", "bytes_sent", "spread_l2")
-            return {f"round/{name}": getattr(event, name) for name in (*names, "pseudo_gradient_norm")}
+            names = (
+                "compute_seconds",
+                "wait_seconds",
+                "outer_seconds",
+                "bytes_sent",
+                "pseudo_gradient_norm",
+                "spread_l2",
+            )
+            values = {f"round/{name}": getattr(event, name) for name in names}
+            # Gossip gives no mean to be away from; TensorBoard takes numbers only.
+            return {tag: value for tag, value in values.items() if value is not None}
         case EvaluationDone():
             return {f"heldout/{event.scope}_loss": event.loss}
     return {}

@@ -3,7 +3,7 @@
 import io
 import json
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 from rich.console import Console
@@ -171,3 +171,18 @@ def test_a_full_disk_is_an_error_with_a_way_out():
 
     with pytest.raises(EnvironmentProblem, match=r"cannot write StepDone[^$]*No space left[^$]*free space there"):
         EventLog([Full()]).emit(step(1))
+
+
+def test_a_round_of_gossip_has_no_spread_and_every_sink_takes_it(tmp_path):
+    round_done = replace(ROUND, spread_l2=None)
+    shown = io.StringIO()
+    console = ConsoleSink(total_steps=4, console=Console(file=shown, width=200))
+    log = EventLog([JsonlSink(tmp_path / "events.jsonl"), console, TensorBoardSink(tmp_path / "board")])
+    log.emit(round_done)
+    log.close()
+    assert read_events(tmp_path / "events.jsonl") == [round_done]
+    assert "round 1 done" in shown.getvalue()
+    found = EventAccumulator(str(tmp_path / "board"))
+    found.Reload()
+    assert "round/wait_seconds" in found.Tags()["scalars"]
+    assert "round/spread_l2" not in found.Tags()["scalars"]
