@@ -73,9 +73,17 @@ def simulate(
     the consensus on held-out text, and how far the islands are apart (L2, JS distance).
     """
     steps = steps_of(inner_steps, islands)
+    own: dict[Problem, dict[str, object]] = {
+        Problem.quadratic: {"--fail": fail, "--dump": dump},
+        Problem.text: {"--sweep": sweep, "--plot": plot, "--seeds": seeds},
+    }
+    for other in set(Problem) - {problem}:
+        for option in (name for name, given in own[other].items() if given):
+            raise ConfigError(f"{option} is for --problem {other.value}", got=f"--problem {problem.value}")
+    lr = _positive({Problem.quadratic: 0.05, Problem.text: 4e-3}[problem] if inner_lr is None else inner_lr)
     if problem is Problem.text:
         runs = TextRuns(
-            method, islands, steps, tuple(settings or ()), rounds, inner_lr or 4e-3, batch, warm_up_steps,
+            method, islands, steps, tuple(settings or ()), rounds, lr, batch, warm_up_steps,
             _seeds(seeds or str(seed)), parse_sweeps(sweep or []),
         )  # fmt: skip
         show_text(runs, json=json, plot=plot)
@@ -90,7 +98,7 @@ def simulate(
         shape=_shape(shape),
         seed=seed,
         inner_steps=steps,
-        inner_lr=_positive(0.05 if inner_lr is None else inner_lr),
+        inner_lr=lr,
     )
     with progress_bar("rounds", total=rounds) as advance:
         done, final = run_quadratic(

@@ -81,10 +81,6 @@ class Weights:
         return table
 
     @property
-    def is_identity(self) -> bool:
-        return all(row == {island: 1.0} for island, row in enumerate(self.rows))
-
-    @property
     def is_mean(self) -> bool:
         return self == Weights.mean(len(self.rows))
 

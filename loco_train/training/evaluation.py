@@ -17,7 +17,7 @@ from loco_train.telemetry.meters import PhaseClock
 from loco_train.training.outer_step import Consensus, OuterStep
 from loco_train.training.progress import Progress
 
-AT_CONSENSUS = Consensus()
+NOTHING_SENT = Consensus()
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Evaluator:
         every = self.config.evaluation.every_rounds
         return rounds_done == self.config.rounds or (every > 0 and rounds_done % every == 0)
 
-    def _evaluate(self, scope: str, progress: Progress, consensus: Consensus = AT_CONSENSUS) -> None:
+    def _evaluate(self, scope: str, progress: Progress, consensus: Consensus = NOTHING_SENT) -> None:
         begin = time.perf_counter()
         with self.clock.phase("evaluate"):
             loss = self.engine.evaluate(self.batches)

@@ -40,9 +40,15 @@ class Meeting:
         islands = config.islands
         start = "alone"
         if store is not None:
-            patience = config.network.rendezvous_timeout
-            where = {"index": islands.index, "count": islands.count, "timeout_seconds": patience}
-            start = on_leader(lambda: agree_on_start(store, f"{run_id}/start", **where))  # type: ignore[arg-type]
+            start = on_leader(
+                lambda: agree_on_start(
+                    store,
+                    f"{run_id}/start",
+                    index=islands.index,
+                    count=islands.count,
+                    timeout_seconds=config.network.rendezvous_timeout,
+                )
+            )
         return Meeting(config, store, run_id, f"{run_id}/{start}")
 
     def compare(self, name: str, document: Callable[[], dict[str, Any]]) -> None:

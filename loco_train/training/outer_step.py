@@ -10,7 +10,7 @@ the second.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -123,7 +123,8 @@ class ExchangingOuterStep:
         self.views.read(self.state.base)
 
     def begin_round(self, progress: Progress) -> None:
-        self.mix1 = self.method.begin_round(self.state, self._draw(progress), self.behind)
+        draw = self._draw(progress)
+        self.mix1 = _set_out(lambda: self.method.begin_round(self.state, draw, self.behind))
 
     def tensors(self) -> dict[str, Tensor]:
         return self.state.tensors(self.views.owned)
@@ -150,7 +151,8 @@ class ExchangingOuterStep:
         self.views.read(own)
         mean = own.to(self.blocking.device, copy=True)
         before = self.blocking.counter.bytes_sent
-        self._all_or_nobody(f"{_name(progress)}/consensus", self.blocking.mean(mean), voters=None)
+        pending = _set_out(lambda: self.blocking.mean(mean))
+        self._all_or_nobody(f"{_name(progress)}/consensus", pending, voters=None)
         sent = self.blocking.counter.bytes_sent - before
         mean = mean.to(own.device)
         distance, total_sent = _over_island([float((own - mean).square().sum(dtype=torch.float64)), sent], self.views)
@@ -187,7 +189,8 @@ class ExchangingOuterStep:
             raise _non_finite(progress, f"island {_islands(bad)}", what)
 
     def _exchange(self, progress: Progress) -> None:
-        mix2 = self.method.exchange(self.scratch, self._draw(progress), self.blocking)
+        draw = self._draw(progress)
+        mix2 = _set_out(lambda: self.method.exchange(self.scratch, draw, self.blocking))
         self._all_or_nobody(f"{_name(progress)}/exchanged", Together([mix2, self.mix1]), voters=self._voters(progress))
 
     def _all_or_nobody(self, key: str, pending: Pending, *, voters: list[int] | None) -> None:
@@ -225,6 +228,24 @@ class ExchangingOuterStep:
             bytes_sent=int(sums[2]),
             socket_bytes_sent=None if sums[4] else int(sums[3]),
         )
+
+
+@dataclass(frozen=True)
+class Failed:
+    """An exchange that could not even set out; its wait says so."""
+
+    error: TransportError
+
+    def wait(self) -> None:
+        raise self.error
+
+
+def _set_out(start: Callable[[], Pending]) -> Pending:
+    """`start()`, with an error put off to the wait: raised at once on one rank, it would leave the others voting."""
+    try:
+        return start()
+    except TransportError as error:
+        return Failed(error)
 
 
 @dataclass

@@ -182,6 +182,7 @@ def test_simulate(tmp_path: Path) -> None:
         (["--fail", "9:0-1"], "a round from 0 to 2"),
         (["--fail", "1:1-1"], "two islands from 0 to 3"),
         (["--inner-lr", "0"], "--inner-lr must be positive"),
+        (["--seeds", "0,1"], "--seeds is for --problem text"),
         (["--method", "gaslock"], "did you mean gasloc-ring"),
         (["--set", "outer.lrr=1"], "did you mean method.outer.lr"),
         (["--set", "mix2.blocks=[layers.9]"], "layers.9 is no block of this model"),
@@ -210,6 +211,8 @@ def test_simulate_text_with_a_sweep(tmp_path: Path) -> None:
     ("options", "message"),
     [
         (["--sweep", "outer.lr"], "outer.lr=0.4,0.7,1.0"),
+        (["--inner-lr", "0"], "--inner-lr must be positive"),
+        (["--dump", "all.npz"], "--dump is for --problem quadratic"),
         (["--sweep", "inner_lr=x"], "takes numbers"),
         (["--sweep", "outer.lrr=1"], "did you mean method.outer.lr"),
         (["--seeds", "a"], "whole numbers"),

@@ -120,6 +120,30 @@ def test_wherever_an_island_dies_the_same_command_goes_on(in_round, changes, tin
     assert found.exact
 
 
+def fail_to_set_out_on_one_rank(world: World, settings: dict) -> str:
+    """Rank 1 of island 1 finds its group broken as it starts the exchange of round 1; the other ranks do not."""
+    trainer = tiny_trainer(world, settings)
+    exchange = trainer.outer_step.method.exchange
+
+    def exchanged(contribution, draw, communicator):
+        if draw.round == 1 and (world.island, world.rank) == (1, 1):
+            raise TransportError("the group broke before")
+        return exchange(contribution, draw, communicator)
+
+    object.__setattr__(trainer.outer_step.method, "exchange", exchanged)
+    with pytest.raises(TransportError) as caught:
+        trainer.run()
+    return str(caught.value)
+
+
+def test_a_rank_that_cannot_even_start_an_exchange_leaves_nobody_waiting(tiny_data, tmp_path):
+    settings = settings_of(tiny_data, tmp_path, **{"network.exchange_timeout": "5s"})
+    begin = time.monotonic()
+    results = run_islands(fail_to_set_out_on_one_rank, settings, islands=2, ranks=2)
+    assert time.monotonic() - begin < 60
+    assert "the group broke before" in results[1][1]
+
+
 def fail_at_one_island(world: World, settings: dict) -> tuple[str, bool]:
     """The exchange of round 1 comes through at island 0 and fails at island 1; both are alive."""
     trainer = tiny_trainer(world, settings)
