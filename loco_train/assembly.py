@@ -121,7 +121,7 @@ def build_outer_step(
     )
     place = device if config.method.outer_state == "device" else torch.device("cpu")
     blocking = behind = connect_counterparts(meeting, "blocking", layout=layout, device=device)
-    if not method.mix1.is_nobody:
+    if method.sends_behind:
         # Operations of one group are done in their order: what is under way in the background has a group of its own.
         behind = connect_counterparts(meeting, "behind", layout=layout, device=device)
     return ExchangingOuterStep(

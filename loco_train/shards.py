@@ -57,6 +57,19 @@ class Shard:
         cut[self.partition.dim] //= self.partition.count
         return tuple(cut)
 
+    def place(self, element: Any) -> Any:
+        """Of an element of the flattened tensor-parallel piece (int, or an int64 tensor of them), its place in the
+        flattened logical parameter."""
+        cut = self.partition
+        if cut.dim is None:
+            return element
+        inner = math.prod(self.shape[cut.dim + 1 :])
+        rows, piece_rows = self.shape[cut.dim], self.piece_shape[cut.dim]
+        block_rows = piece_rows // cut.blocks
+        before, row, after = element // inner // piece_rows, element // inner % piece_rows, element % inner
+        block, within = row // block_rows, row % block_rows
+        return (before * rows + (block * cut.count + cut.index) * block_rows + within) * inner + after
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 

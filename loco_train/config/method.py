@@ -16,11 +16,15 @@ _WEIGHTED = ("ring", "exponential", "rotating-exponential", "random-cycle")
 
 _DEFAULTS = (
     "by method: lr 0.7, momentum 0.9 (DiLoCo, arXiv 2311.08105); with rule ends 0.8, 0.7 (GASLoC, arXiv 2606.11081); "
+    "with rule streaming 0.4, 0.9 (arXiv 2501.18512); "
     "with aggregator iso by the number of islands (IsoLoCo, arXiv 2607.03011)"
 )
 # IsoLoCo, tuned values of the 178M model: up to so many islands this lr and momentum.
 _ISO_DEFAULTS = ((1, 1.6, 0.7), (2, 1.7, 0.8), (16, 1.8, 0.8), (32, 4.6, 0.9), (64, 5.6, 0.9))
 _ISO_BEYOND = (9.8, 0.9)
+
+
+AggregatorKind = Literal["mean", "iso", "iso-fast", "clip-high", "clip-low", "dare", "ties", "tsv-m", "iso-cts"]
 
 
 class OuterOptimizerConfig(Settings):
@@ -66,25 +70,52 @@ class MixConfig(Settings):
 class AggregatorConfig(Settings):
     """What is made of the mixed pseudo-gradient."""
 
-    kind: Literal["mean", "iso", "iso-fast", "clip-high", "clip-low"] = Field(
+    kind: AggregatorKind = Field(
         "mean",
         description="mean: as it is. iso: every matrix gets a flat spectrum by SVD, iso-fast: by Newton-Schulz "
-        "(arXiv 2607.03011). clip-high, clip-low: only the singular values above, or below, their mean are set to it.",
+        "(arXiv 2607.03011). clip-high, clip-low: only the singular values above, or below, their mean are set to it. "
+        "dare: islands send a random part. ties, tsv-m, iso-cts: merge the matrices of all islands, for comparison.",
     )
     scale: Literal["trace", "rms"] = Field(
         "trace", description="iso-fast: trace: the mean of the singular values, rms: their root mean square (paper)."
     )
     embeddings: bool = Field(True, description="Whether embedding and head are treated as matrices too (paper: yes).")
+    trimmed: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.1, description="ties: the share of each matrix's smallest elements that an island does not count with."
+    )
+    dropped: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.1, description="dare: the probability that an element is not sent."
+    )
+    common: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.8, description="iso-cts: the share of a matrix's directions that the islands' mean gets; else their own."
+    )
+
+    @property
+    def needs_each(self) -> bool:
+        """Whether it takes every island's progress by itself."""
+        return self.kind in ("ties", "tsv-m", "iso-cts")
+
+
+class StreamingConfig(Settings):
+    """Of rule streaming."""
+
+    fragments: PositiveInt = Field(
+        3, description="P: parts of the model, layer l in part l mod P; each is synchronised every P rounds."
+    )
+    kept: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.5, description="What an island keeps of its own parameters when a fragment lands (alpha)."
+    )
 
 
 class MethodConfig(Settings):
     """An outer method. With start and end of a round, mix1 of the start and mix2 of what travels:
 
     rule progress: base mix1(start), pseudo-gradient mix2(start - end). ends: base start, start - mix2(end).
-    starts: base end, start - mix1(start). none: one island, no outer step.
+    starts: base end, start - mix1(start). streaming: the progress of one fragment of the model is averaged behind the
+    next round (mix1), so that H is inner_steps times streaming.fragments. none: one island, no outer step.
     """
 
-    rule: Literal["none", "progress", "ends", "starts"]
+    rule: Literal["none", "progress", "ends", "starts", "streaming"]
     inner_steps: PositiveInt | Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = Field(
         30, description="H: inner steps in a round; a list gives each island its own."
     )
@@ -93,6 +124,10 @@ class MethodConfig(Settings):
     mix2: MixConfig = Field(MixConfig(), description="At the outer step; the islands wait for it.")
     aggregator: AggregatorConfig = AggregatorConfig()
     outer: OuterOptimizerConfig = OuterOptimizerConfig()
+    weighting: Literal["islands", "tokens"] = Field(
+        "islands", description="What a mean of progress counts: every island alike, or by the tokens it has trained on."
+    )
+    streaming: StreamingConfig = StreamingConfig()
     outer_state: Literal["device", "host"] = Field(
         "device", description="Where base and momentum (8 bytes a parameter) lie; host is pinned where there is CUDA."
     )
@@ -100,7 +135,7 @@ class MethodConfig(Settings):
     @model_validator(mode="after")
     def _check(self) -> MethodConfig:
         one, two = self.mix1.peers != "nobody", self.mix2.peers != "nobody"
-        uses = {"none": (False, False), "ends": (False, True), "starts": (True, False)}
+        uses = {"none": (False, False), "ends": (False, True), "starts": (True, False), "streaming": (True, False)}
         if self.rule in uses:
             require(
                 (one, two) == uses[self.rule],
@@ -110,15 +145,35 @@ class MethodConfig(Settings):
         require(one or not self.mix1_momentum, "mix1_momentum needs a mix1")
         require(self.mix1.blocks is None, "mix1 takes no blocks: a start that is mixed in part is no model")
         require(
-            self.aggregator.kind == "mean" or self.rule in ("progress", "none"),
-            f"aggregator {self.aggregator.kind} is unsound with rule {self.rule}: its pseudo-gradient holds the "
-            "islands' disagreement, which a flat spectrum would amplify; use rule: progress",
+            self.rule != "streaming" or self.mix1.peers == "all",
+            f"rule streaming takes mix1.peers all, got {self.mix1.peers}: the islands' bases must stay equal",
         )
         require(
-            self.aggregator.kind == "mean" or self.mix2.blocks is None,
-            f"aggregator {self.aggregator.kind} is unsound with mix2.blocks: what is not mixed is one island's noise",
+            self.weighting == "islands" or self.rule == "progress",
+            f"weighting tokens has no meaning for rule {self.rule}: only where progress travels can it be weighted "
+            "and the mean of the islands kept",
         )
+        self._check_aggregator()
         return self
+
+    def _check_aggregator(self) -> None:
+        kind, plain = self.aggregator.kind, self.aggregator.kind == "mean"
+        require(
+            plain or self.rule != "streaming", f"aggregator {kind} works on whole rounds: rule streaming takes the mean"
+        )
+        require(
+            plain or self.rule in ("progress", "none"),
+            f"aggregator {kind} is unsound with rule {self.rule}: its pseudo-gradient holds the islands' disagreement, "
+            "which it would amplify; use rule: progress",
+        )
+        require(
+            plain or self.mix2.blocks is None,
+            f"aggregator {kind} is unsound with mix2.blocks: what is not mixed is one island's noise",
+        )
+        require(
+            not self.aggregator.needs_each or self.mix2.peers == "all",
+            f"aggregator {kind} needs the progress of every island: mix2.peers all, got {self.mix2.peers}",
+        )
 
     def outer_for(self, islands: int) -> tuple[float, float]:
         """lr and momentum of the outer optimizer; the method's own defaults where they are not set."""
@@ -131,7 +186,7 @@ class MethodConfig(Settings):
     def _defaults(self, islands: int) -> tuple[float, float]:
         if self.aggregator.kind in ("iso", "iso-fast"):
             return next(((lr, momentum) for most, lr, momentum in _ISO_DEFAULTS if islands <= most), _ISO_BEYOND)
-        return (0.8, 0.7) if self.rule == "ends" else (0.7, 0.9)
+        return {"ends": (0.8, 0.7), "streaming": (0.4, 0.9)}.get(self.rule, (0.7, 0.9))
 
     def steps_of(self, island: int) -> int:
         """Inner steps of one island in a round."""

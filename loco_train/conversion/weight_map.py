@@ -127,10 +127,17 @@ class Weight:
             raise ConversionError(f"{self.name} has the wrong shape", got=tuple(logical.shape), allowed=self.shape)
         return logical
 
-    def replace(self, logical: Tensor, function: Callable[[Tensor], Tensor]) -> None:
-        """Replace each matrix that the parameter is made of by function(matrix), in place; padding rows stay."""
-        real = logical[: self.model.vocab_size] if self.rule.vocabulary else logical
-        real.copy_(self._join([function(part) for part in self._parts(real)]))
+    def merge(self, stack: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+        """The parameter whose every matrix is function([K, m, n]) of those of K parameters [K, *shape].
+
+        Of padding rows the mean is taken.
+        """
+        end = self.model.vocab_size if self.rule.vocabulary else self.shape[0]
+        parts = zip(*(self._parts(logical[:end]) for logical in stack), strict=True)
+        merged = stack.new_empty(self.shape)
+        merged[end:] = stack[:, end:].mean(0)
+        merged[:end] = self._join([function(torch.stack(matrices)) for matrices in parts])
+        return merged
 
     def foreign_shapes(self) -> dict[str, tuple[int, ...]]:
         parts = self.split(torch.empty(self.shape, device="meta"))

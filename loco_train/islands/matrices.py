@@ -46,39 +46,49 @@ class IslandMatrices:
         self._computed_by = _spread_by_cost(list(self._weights.values()), self._ranks)
 
     @torch.no_grad()
-    def transform(self, flat: Tensor, function: Callable[[Tensor], Tensor]) -> None:
-        """Replace every logical matrix by function(matrix), in place. flat: [views.owned.numel]."""
+    def merge(self, stack: Tensor, function: Callable[[Tensor], Tensor], *, out: Tensor) -> None:
+        """See `Matrices`. stack: [K, views.owned.numel]."""
+        depth = len(stack)
         sent = [self._between(self._rank, other) for other in range(self._ranks)]
         taken = [self._between(other, self._rank) for other in range(self._ranks)]
-        pieces = [flat[p.first : p.end] for parts in sent for p in parts]
-        arrived = self._swap(pieces, sizes_out=list(map(_size, sent)), sizes_in=list(map(_size, taken)), like=flat)
-        elements = dict(zip((p for parts in taken for p in parts), _split(arrived, taken), strict=True))
+        pieces = [stack[:, p.first : p.end].flatten() for parts in sent for p in parts]
+        arrived = self._swap(pieces, _sizes(sent, depth), _sizes(taken, depth), like=stack)
+        each = torch.split(arrived, [depth * size for parts in taken for size in map(_length, parts)])
+        elements = {p: values.view(depth, -1) for p, values in zip(_flat(taken), each, strict=True)}
+        results: dict[_Part, Tensor] = {}
         for name, weight in self._weights.items():
             if self._computed_by[name] == self._rank:
-                self._compute(weight, {p: elements[p] for p in self._parts[name]}, function)
-        back = self._swap([arrived], sizes_out=list(map(_size, taken)), sizes_in=list(map(_size, sent)), like=flat)
-        for part, values in zip((p for parts in sent for p in parts), _split(back, sent), strict=True):
-            flat[part.first : part.end].copy_(values)
+                results |= self._compute(weight, {p: elements[p] for p in self._parts[name]}, function)
+        back = self._swap([results[p] for p in _flat(taken)], _sizes(taken, 1), _sizes(sent, 1), like=stack)
+        values = torch.split(back, list(map(_length, _flat(sent))))
+        for part, merged in zip(_flat(sent), values, strict=True):
+            out[part.first : part.end].copy_(merged)
 
     def _between(self, holder: int, computer: int) -> list[_Part]:
         """What `holder` has of the matrices that `computer` computes, in the order in which it travels."""
         mine = [name for name in self._weights if self._computed_by[name] == computer]
         return [part for name in mine for part in self._parts[name] if part.rank == holder]
 
-    def _compute(self, weight: Weight, elements: dict[_Part, Tensor], function: Callable[[Tensor], Tensor]) -> None:
-        whole = next(iter(elements.values())).new_empty(weight.shape)
+    def _compute(
+        self, weight: Weight, elements: dict[_Part, Tensor], function: Callable[[Tensor], Tensor]
+    ) -> dict[_Part, Tensor]:
+        """The merged parameter's elements, from those of each of the stack's, [K, length] by part."""
+        some = next(iter(elements.values()))
+        wholes = some.new_empty(len(some), *weight.shape)
         partitions = dict.fromkeys(part.shard.partition for part in elements)
         for partition in partitions:
-            view = piece_view(whole, partition)
-            view.copy_(torch.cat(_in_order(elements, partition)).view(view.shape))
-        weight.replace(whole, function)
-        for partition in partitions:
-            piece = piece_view(whole, partition).reshape(-1)
-            for part, values in elements.items():
-                if part.shard.partition == partition:
-                    values.copy_(piece[part.shard.start : part.shard.start + part.shard.length])
+            pieces = torch.cat(_in_order(elements, partition), dim=1)
+            for whole, piece in zip(wholes, pieces, strict=True):
+                view = piece_view(whole, partition)
+                view.copy_(piece.view(view.shape))
+        merged = weight.merge(wholes, function)
+        pieces_of = {partition: piece_view(merged, partition).reshape(-1) for partition in partitions}
+        return {
+            part: pieces_of[part.shard.partition][part.shard.start : part.shard.start + part.shard.length]
+            for part in elements
+        }
 
-    def _swap(self, pieces: list[Tensor], *, sizes_out: list[int], sizes_in: list[int], like: Tensor) -> Tensor:
+    def _swap(self, pieces: list[Tensor], sizes_out: list[int], sizes_in: list[int], *, like: Tensor) -> Tensor:
         if self._ranks == 1:
             return torch.cat(pieces) if pieces else like.new_zeros(0)
         out = torch.cat([p.to(self._device) for p in pieces]) if pieces else like.new_zeros(0, device=self._device)
@@ -112,9 +122,14 @@ def _in_order(elements: dict[_Part, Tensor], partition: object) -> list[Tensor]:
     return [elements[part] for part in sorted(own, key=lambda part: part.shard.start)]
 
 
-def _size(parts: list[_Part]) -> int:
-    return sum(part.shard.length for part in parts)
+def _flat(parts: list[list[_Part]]) -> list[_Part]:
+    return [part for each in parts for part in each]
 
 
-def _split(values: Tensor, parts: list[list[_Part]]) -> tuple[Tensor, ...]:
-    return torch.split(values, [part.shard.length for each in parts for part in each])
+def _length(part: _Part) -> int:
+    return part.shard.length
+
+
+def _sizes(parts: list[list[_Part]], depth: int) -> list[int]:
+    """Elements for each rank, of `depth` matrices in the place of one."""
+    return [depth * sum(map(_length, each)) for each in parts]

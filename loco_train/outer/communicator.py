@@ -54,6 +54,9 @@ class Communicator(Protocol):
     def mean(self, tensor: Tensor) -> Pending:
         """Start replacing `tensor` (flat, fp32 or fp64) by its mean over all islands, bit-equal on each."""
 
+    def gather(self, tensor: Tensor, out: Tensor) -> Pending:
+        """Start copying the islands' tensors (flat [n]) into the rows of `out` ([M, n], contiguous, on `device`)."""
+
     def mix(self, tensor: Tensor, weights: Mapping[int, float]) -> Pending:
         """Start replacing `tensor` by the weighted sum of it and the other islands' tensors.
 

@@ -9,9 +9,10 @@ import yaml
 from loco_train.blocks import block_of, select_blocks
 from loco_train.config.method import AggregatorConfig, MethodConfig, MixConfig
 from loco_train.errors import ConfigError
-from loco_train.outer.aggregators import Aggregator, Matrices, PerMatrix, Unchanged
+from loco_train.outer.aggregators import Aggregator, Dropped, Matrices, PerMatrix, PerStack, Unchanged
 from loco_train.outer.iso import NewtonSchulz, clip_high, clip_low, flat_spectrum
-from loco_train.outer.method import OuterMethod
+from loco_train.outer.merging import IsoCTS, Ties, tsv_m
+from loco_train.outer.method import MixingMethod, OuterMethod
 from loco_train.outer.mixing import Mix, Ranges
 from loco_train.outer.optimizer import MomentumSGD
 from loco_train.outer.peers import (
@@ -24,7 +25,9 @@ from loco_train.outer.peers import (
     RandomPair,
     Ring,
 )
+from loco_train.outer.random_drop import RandomDrop
 from loco_train.outer.rules import FromEnds, FromProgress, FromStarts, Rule
+from loco_train.outer.streaming import StreamingMethod, fragment_ranges
 from loco_train.outer.weights import Weights
 from loco_train.shards import FlatLayout
 
@@ -42,13 +45,20 @@ def outer_method(
         ConfigError: a graph's file is missing or unsound.
     """
     lr, momentum = method.outer_for(islands)
-    return OuterMethod(
+    optimizer = MomentumSGD(kind=method.outer.kind, lr=lr, momentum=momentum)
+    if method.rule == "streaming":
+        ranges = fragment_ranges(layout, fragments=method.streaming.fragments)
+        fragments = tuple(Mix(peers(method.mix1), "mix1", part) for part in ranges)
+        return StreamingMethod(fragments, optimizer, kept=method.streaming.kept)
+    return MixingMethod(
         rule=RULES[method.rule],
         mix1=Mix(peers(method.mix1), "mix1"),
         mix2=Mix(peers(method.mix2), "mix2", _ranges(method.mix2, layout, layers=layers, tied=tied)),
-        aggregator=aggregator(method.aggregator, matrices),
-        optimizer=MomentumSGD(kind=method.outer.kind, lr=lr, momentum=momentum),
+        aggregator=aggregator(method.aggregator, matrices, layout),
+        optimizer=optimizer,
+        islands=islands,
         mixes_momentum=method.mix1_momentum,
+        shares=_shares(method, islands),
     )
 
 
@@ -91,7 +101,7 @@ def read_graph(path: Path) -> Weights:
     return Weights.checked(matrix, source=str(path))
 
 
-def aggregator(settings: AggregatorConfig, matrices: Matrices) -> Aggregator:
+def aggregator(settings: AggregatorConfig, matrices: Matrices, layout: FlatLayout) -> Aggregator:
     """The aggregator that the settings name."""
     match settings.kind:
         case "mean":
@@ -104,6 +114,22 @@ def aggregator(settings: AggregatorConfig, matrices: Matrices) -> Aggregator:
             return PerMatrix(matrices, clip_high)
         case "clip-low":
             return PerMatrix(matrices, clip_low)
+        case "dare":
+            return Dropped(RandomDrop(layout, settings.dropped))
+        case "ties":
+            return PerStack(matrices, Ties(settings.trimmed))
+        case "tsv-m":
+            return PerStack(matrices, tsv_m)
+        case "iso-cts":
+            return PerStack(matrices, IsoCTS(settings.common))
+
+
+def _shares(method: MethodConfig, islands: int) -> tuple[float, ...] | None:
+    """What each island's progress counts, by its inner steps: all train on as many tokens in one."""
+    if method.weighting == "islands":
+        return None
+    steps = [method.steps_of(island) for island in range(islands)]
+    return tuple(each * islands / sum(steps) for each in steps)
 
 
 def _ranges(mix: MixConfig, layout: FlatLayout, *, layers: int, tied: bool) -> Ranges | None:

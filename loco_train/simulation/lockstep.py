@@ -32,11 +32,12 @@ class Round:
 class LockStep:
     """The islands of a simulation.
 
-    states: of each island; the bases are the starts of the next round.
+    states, starts: of each island; its start is that of the next round, [n].
     """
 
     method: OuterMethod
     states: Sequence[OuterState]
+    starts: Sequence[Tensor]
     seed: int
     hub: Hub = field(init=False)
     communicators: list[Loopback] = field(init=False)
@@ -51,12 +52,12 @@ class LockStep:
         states = [method.new_state(start.numel(), device=start.device, dtype=start.dtype) for _ in range(islands)]
         for state in states:
             state.base.copy_(start)
-        return LockStep(method, states, seed)
+        return LockStep(method, states, [state.base for state in states], seed)
 
     @property
     def parameters(self) -> Tensor:
         """The islands' parameters between rounds, [M, n]."""
-        return torch.stack([state.base for state in self.states])
+        return torch.stack(list(self.starts))
 
     @torch.no_grad()
     def round(self, number: int, inner_steps: InnerSteps, *, failed: Collection[frozenset[int]] = ()) -> Round:
@@ -78,14 +79,17 @@ class LockStep:
             if not method.contribution(state, travelling[island]):
                 raise NonFinite(f"round {number}: NaN or infinity in the parameters of island {island}")
         self.hub.next_phase()
-        pending += [method.exchange(t, draw, c) for t, c in zip(travelling, self.communicators, strict=True)]
+        pending += [method.exchange(s, t, draw, c) for t, (s, c) in zip(travelling, each, strict=True)]
         for exchange in pending:
             exchange.wait()
-        gradients = [method.pseudo_gradient(s, t) for s, t in zip(self.states, travelling, strict=True)]
-        used = [mix.weights(len(each), draw).without(self.hub.down).matrix for mix in (method.mix1, method.mix2)]
-        record = Round(start, end, self.parameters, torch.stack(gradients), *used)
-        for state, gradient in zip(self.states, gradients, strict=True):
-            method.update(state, gradient)
+        gradients = [method.pseudo_gradient(s, t, draw) for s, t in zip(self.states, travelling, strict=True)]
+        used = [weights.without(self.hub.down).matrix for weights in method.weights(len(each), draw)]
+        base = torch.stack([state.base for state in self.states])
+        record = Round(start, end, base, torch.stack(gradients), *used)
+        self.starts = [
+            method.update(state, gradient, t, draw)
+            for state, gradient, t in zip(self.states, gradients, travelling, strict=True)
+        ]
         return record
 
 

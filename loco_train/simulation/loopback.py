@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from loco_train.errors import TransportError
-from loco_train.transport.counterparts import weighted_sum
+from loco_train.transport.pending import weighted_sum
 
 
 @dataclass
@@ -18,6 +18,12 @@ class _Phase:
 
     handed: dict[tuple[int, int], Tensor] = field(default_factory=dict)
     calls: dict[int, int] = field(default_factory=dict)
+
+    def of(self, islands: Sequence[int], call: int) -> list[Tensor]:
+        absent = [island for island in islands if (island, call) not in self.handed]
+        if absent:
+            raise TransportError(f"island {', '.join(map(str, absent))} handed in nothing to exchange")
+        return [self.handed[island, call] for island in islands]
 
 
 @dataclass
@@ -60,17 +66,27 @@ class Loopback:
         self.bytes_sent += 2 * (self.count - 1) * tensor.numel() * tensor.element_size() // self.count
         return self._hand_in(tensor, dict.fromkeys(range(self.count), 1.0), divisor=self.count)
 
+    def gather(self, tensor: Tensor, out: Tensor) -> LoopbackGather:
+        """See `Communicator`."""
+        self.bytes_sent += (self.count - 1) * tensor.numel() * tensor.element_size()
+        phase, call = self._handed(tensor)
+        return LoopbackGather(phase, call, out)
+
     def mix(self, tensor: Tensor, weights: Mapping[int, float]) -> LoopbackPending:
         """See `Communicator`."""
         self.bytes_sent += (len(weights) - 1) * tensor.numel() * tensor.element_size()
         return self._hand_in(tensor, weights, divisor=1)
 
     def _hand_in(self, tensor: Tensor, weights: Mapping[int, float], *, divisor: int) -> LoopbackPending:
+        phase, call = self._handed(tensor)
+        return LoopbackPending(phase, call, tensor, weights, divisor)
+
+    def _handed(self, tensor: Tensor) -> tuple[_Phase, int]:
         phase = self.hub.phase
         call = phase.calls.get(self.index, 0)
         phase.calls[self.index] = call + 1
         phase.handed[self.index, call] = tensor.clone()
-        return LoopbackPending(phase, call, tensor, weights, divisor)
+        return phase, call
 
 
 @dataclass(frozen=True)
@@ -84,10 +100,21 @@ class LoopbackPending:
     divisor: int
 
     def wait(self) -> None:
-        absent = [island for island in self.weights if (island, self.call) not in self.phase.handed]
-        if absent:
-            raise TransportError(f"island {', '.join(map(str, absent))} handed in nothing to exchange")
-        terms = [(self.weights[island], self.phase.handed[island, self.call]) for island in sorted(self.weights)]
+        handed = self.phase.of(sorted(self.weights), self.call)
+        terms = [(self.weights[island], tensor) for island, tensor in zip(sorted(self.weights), handed, strict=True)]
         weighted_sum(terms, out=self.tensor)
         if self.divisor != 1:
             self.tensor.div_(self.divisor)
+
+
+@dataclass(frozen=True)
+class LoopbackGather:
+    """See `Pending`."""
+
+    phase: _Phase
+    call: int
+    out: Tensor
+
+    def wait(self) -> None:
+        for row, tensor in zip(self.out, self.phase.of(range(len(self.out)), self.call), strict=True):
+            row.copy_(tensor)

@@ -18,9 +18,8 @@ class WholeMatrices:
     layout: FlatLayout
     embeddings: bool = True
 
-    def transform(self, flat: Tensor, function: Callable[[Tensor], Tensor]) -> None:
+    def merge(self, stack: Tensor, function: Callable[[Tensor], Tensor], *, out: Tensor) -> None:
         for shard, first, end in self.layout.ranges():
             inner = block_of(shard.name) not in ("embedding", "head")
             if len(shard.shape) == 2 and (self.embeddings or inner):
-                matrix = flat[first:end].view(shard.shape)
-                matrix.copy_(function(matrix))
+                out[first:end].view(shard.shape).copy_(function(stack[:, first:end].view(-1, *shard.shape)))

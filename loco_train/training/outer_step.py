@@ -137,9 +137,10 @@ class ExchangingOuterStep:
             self._require_finite(finite, learned, progress)
             self._exchange(progress)
         with self.clock.phase("outer"):
-            gradient = self.method.pseudo_gradient(self.state, self.scratch)
+            draw = self._draw(progress)
+            gradient = self.method.pseudo_gradient(self.state, self.scratch, draw)
             report = self._report(gradient)
-            self.views.write(self.method.update(self.state, gradient))
+            self.views.write(self.method.update(self.state, gradient, self.scratch, draw))
         return report
 
     @contextmanager
@@ -168,12 +169,14 @@ class ExchangingOuterStep:
 
     def _voters(self, progress: Progress) -> list[int]:
         """The islands that this one exchanges with at the outer step: only for them it waits."""
-        weights = self.method.mix2.weights(self.blocking.count, self._draw(progress))
+        if self.method.keeps_bases_equal:
+            return list(range(self.blocking.count))
+        _, weights = self.method.weights(self.blocking.count, self._draw(progress))
         return list(weights.rows[self.blocking.index])
 
     def _require_finite(self, finite: bool, learned: bool, progress: Progress) -> None:
         verdict, digest = NON_FINITE if not finite else OK if learned else STUCK, None
-        if self.method.keeps_islands_equal:
+        if self.method.keeps_bases_equal:
             # A sum of the bits as integers: exact in any order, and one pass over the memory.
             digest = int(self.state.base.view(torch.int32).sum())
         bad = self.ballot.decide(f"{_name(progress)}/finite", verdict, voters=self._voters(progress), digest=digest)
@@ -190,7 +193,7 @@ class ExchangingOuterStep:
 
     def _exchange(self, progress: Progress) -> None:
         draw = self._draw(progress)
-        mix2 = _set_out(lambda: self.method.exchange(self.scratch, draw, self.blocking))
+        mix2 = _set_out(lambda: self.method.exchange(self.state, self.scratch, draw, self.blocking))
         self._all_or_nobody(f"{_name(progress)}/exchanged", Together([mix2, self.mix1]), voters=self._voters(progress))
 
     def _all_or_nobody(self, key: str, pending: Pending, *, voters: list[int] | None) -> None:
@@ -211,7 +214,7 @@ class ExchangingOuterStep:
     def _report(self, gradient: Tensor) -> OuterReport:
         """Sums over the island. The end is still in the masters, so the island's own progress is at hand."""
         norm = spread = 0.0
-        known = self.method.keeps_islands_equal and gradient is self.scratch
+        known = self.method.gives_mean
         state = self.views.state()
         for shard, first, end in self.views.owned.ranges():
             mean = gradient[first:end]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -21,6 +21,7 @@ from torch.distributed import PrefixStore, Store
 
 from loco_train.errors import ConfigError, DeadlineExceeded, EnvironmentProblem, PeerLost, TransportError
 from loco_train.transport.meters import ByteCounter, SocketMeter
+from loco_train.transport.pending import PendingGather, PendingMean, PendingMix
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,27 @@ class Counterparts:
             raise self.broken(error) from error
         self.counter.add_all_reduce(tensor.numel() * tensor.element_size(), islands=self.count)
         return PendingMean(self, works, buckets)
+
+    def gather(self, tensor: Tensor, out: Tensor) -> PendingGather:
+        """Start copying the islands' tensors into the rows of `out`, bit for bit.
+
+        tensor: as for `mean`. out: [count, n], contiguous, of its dtype and device.
+
+        Raises:
+            TransportError: the group broke before.
+        """
+        _check(tensor)
+        if self.count == 1 or tensor.numel() == 0:
+            out.copy_(tensor[None])
+            return PendingGather(self, [])
+        if self._broken:
+            raise self._broken
+        try:
+            work = self._group.allgather([list(out.unbind())], [tensor])
+        except RuntimeError as error:
+            raise self.broken(error) from error
+        self.counter.bytes_sent += (self.count - 1) * tensor.numel() * tensor.element_size()
+        return PendingGather(self, [work])
 
     def mix(self, tensor: Tensor, weights: Mapping[int, float]) -> PendingMix:
         """Start replacing `tensor` by the sum of weights[j] times the tensor of island j, this island's own included.
@@ -205,64 +227,6 @@ class Counterparts:
         options._timeout = timeout
         options._devices = [_gloo_device(interface)]
         return dist.ProcessGroupGloo(store, self.index, self.count, options)
-
-
-@dataclass(frozen=True)
-class PendingMean:
-    """A mean that is under way: wait, then the tensor holds it."""
-
-    owner: Counterparts
-    works: list[Any]
-    buckets: list[Tensor]
-
-    def wait(self) -> None:
-        """Return when every bucket holds the mean.
-
-        Raises:
-            PeerLost, DeadlineExceeded, TransportError: the tensor's content is undefined and the group dead.
-        """
-        for work, bucket in zip(self.works, self.buckets, strict=True):
-            self.owner.finish(work)
-            # A power of two divides exactly; for other counts every island divides the same sum.
-            bucket.div_(self.owner.count)
-
-
-@dataclass(frozen=True)
-class PendingMix:
-    """A weighted sum that is under way: wait, then the tensor holds it."""
-
-    owner: Counterparts
-    works: list[Any]
-    tensor: Tensor
-    received: Mapping[int, Tensor]
-    weights: Mapping[int, float]
-
-    def wait(self) -> None:
-        """Return when the tensor holds the sum.
-
-        Raises:
-            PeerLost, DeadlineExceeded, TransportError: the group is dead; the tensor is as it was.
-        """
-        for work in self.works:
-            self.owner.finish(work)
-        if self.received:
-            terms = {**self.received, self.owner.index: self.tensor}
-            # By island, so that both sides of a pair add in the same order and get the same bits.
-            weighted_sum([(self.weights[island], terms[island]) for island in sorted(terms)], out=self.tensor)
-
-
-def weighted_sum(terms: Sequence[tuple[float, Tensor]], *, out: Tensor) -> None:
-    """Write the sum of weight * tensor (flat [n] each), added from first to last; `out` may be one of the tensors."""
-    for first in range(0, out.numel(), _CHUNK_ELEMENTS):
-        chunk = slice(first, first + _CHUNK_ELEMENTS)
-        total = terms[0][0] * terms[0][1][chunk]
-        for weight, tensor in terms[1:]:
-            total.add_(tensor[chunk], alpha=weight)
-        out[chunk].copy_(total)
-
-
-# Of one pass of `weighted_sum`: 1 MiB of fp32 stays in a core's cache, and is all that it allocates.
-_CHUNK_ELEMENTS = 2**18
 
 
 def _check(tensor: Tensor) -> None:
