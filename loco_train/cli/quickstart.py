@@ -70,7 +70,7 @@ def quickstart(
     run_dir = Path(config.run_dir)
     if fresh or (run_dir / "summary.json").is_file():
         clear_run_folder(run_dir, keep="data")
-    _build_data(config, console)
+    build_data(config, console)
     console.print(f"training on {config.islands.count} islands of {config.parallel.ranks} ranks; logs: {run_dir}/logs")
     result = launch_local(resolved)
     if result.exit_code:
@@ -92,7 +92,7 @@ def _fitting_gpus(devices: list[str]) -> list[str]:
     return [f"parallel.tensor={tensor}", f"islands.count={len(devices) // tensor}"]
 
 
-def _build_data(config: RunConfig, console: Console) -> None:
+def build_data(config: RunConfig, console: Console) -> None:
     """Corpus, tokenizer and dataset, unless they are there."""
     from loco_train.data.build import build_dataset
     from loco_train.data.readers import read_documents

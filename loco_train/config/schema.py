@@ -270,6 +270,12 @@ class RunConfig(Settings):
                 all(0 <= island < count for island in pair) and pair[0] != pair[1],
                 f"method.mix2.links: {list(pair)} is no pair of two of the islands 0 to {count - 1}",
             )
+        most = self.model.layers + 1  # layers in turn, then what follows them: more fragments would be empty
+        require(
+            method.rule != "streaming" or method.streaming.fragments <= most,
+            f"method.streaming.fragments ({method.streaming.fragments}) must be at most {most}: the model has "
+            f"{self.model.layers} layers, and a head",
+        )
         if method.mix2.blocks is not None:
             try:
                 select_blocks(method.mix2.blocks, layers=self.model.layers, tied=self.model.tied_embeddings)

@@ -57,6 +57,9 @@ def test_data_parallel_is_for_one_island():
         tiny_run({"method.rule": "none", "method.mix2.peers": "nobody", "islands.count": 2})
 
 
+STREAMING = {"rule": "streaming", "inner_steps": 2, "mix1": {"peers": "all"}}
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -81,6 +84,13 @@ def test_data_parallel_is_for_one_island():
         ({"method.rule": "starts"}, "rule starts takes mix1, got mix2"),
         ({"method.aggregator.kind": "iso", "method.mix2.blocks": ["head"]}, "unsound with mix2.blocks"),
         ({"method.outer": {"kind": "sgd", "momentum": 0.5}}, "sgd has no momentum"),
+        ({"method.aggregator.kind": "ties", "method.mix2.peers": "ring"}, "needs the progress of every island"),
+        ({"method.aggregator.kind": "dare", "method.aggregator.dropped": 1}, "less than 1"),
+        ({"method.weighting": "tokens", "method.rule": "ends"}, "no meaning for rule ends"),
+        ({"method": STREAMING | {"streaming": {"fragments": 4}}}, "must be at most 3: the model has 2 layers"),
+        ({"method": STREAMING | {"mix1": {"peers": "ring"}}}, "takes mix1.peers all, got ring"),
+        ({"method": STREAMING | {"mix2": {"peers": "all"}}}, "rule streaming takes mix1, got mix1 and mix2"),
+        ({"method": STREAMING | {"aggregator": {"kind": "iso"}}}, "rule streaming takes the mean"),
     ],
 )
 def test_what_cannot_work_is_refused(settings, message):
@@ -93,6 +103,7 @@ def test_what_cannot_work_is_refused(settings, message):
     [
         (8, {}, (0.7, 0.9)),
         (8, {"method.rule": "ends"}, (0.8, 0.7)),
+        (8, {"method": STREAMING}, (0.4, 0.9)),
         (8, {"method.aggregator.kind": "iso"}, (1.8, 0.8)),
         (17, {"method.aggregator.kind": "iso-fast"}, (4.6, 0.9)),
         (128, {"method.aggregator.kind": "iso"}, (9.8, 0.9)),

@@ -18,7 +18,13 @@ from loco_train.testing.runs import tiny_trainer
 from loco_train.testing.tiny import tiny_run
 
 ROUNDS = 3
-METHODS = [name for name in available("methods") if name != "data-parallel"]
+NAMED = [name for name in available("methods") if name != "data-parallel"]
+# What has no file of its own: by name the method it changes, and how.
+VARIANTS = {
+    **{kind: ("diloco", {"aggregator": {"kind": kind}}) for kind in ("ties", "dare", "tsv-m", "iso-cts")},
+    "by tokens": ("factored-local-m1m2", {"inner_steps": [2, 1, 3], "weighting": "tokens"}),
+}
+METHODS = [*NAMED, *VARIANTS]
 LAYOUTS = {
     "one rank": {},
     "TP 2": {"parallel.tensor": 2},
@@ -31,8 +37,9 @@ LAYOUTS = {
 
 def method_settings(name: str) -> dict[str, Any]:
     # Small outer lr: three rounds of 1.8 from fresh weights and one batch would blow up differences of rounding.
-    method = load_run("quickstart", [f"method={name}", "islands.count=2"]).config.method
-    return {"method": {**method.model_dump(mode="json"), "inner_steps": 2}, "method.outer.lr": 0.5}
+    named, changes = VARIANTS.get(name, (name, {}))
+    method = load_run("quickstart", [f"method={named}", "islands.count=2"]).config.method
+    return {"method": {**method.model_dump(mode="json"), "inner_steps": 2, **changes}, "method.outer.lr": 0.5}
 
 
 def record(world: World, settings: dict, methods: list[str]) -> dict[str, list[list[tuple[Shard, Tensor]]]]:

@@ -1,6 +1,7 @@
 """Every named method against its paper's algorithm, written out in NumPy in float64; identities between them."""
 
 import functools
+import itertools
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import torch
 from loco_train.config.load import available, load_run
 from loco_train.config.schema import RunConfig
 from loco_train.outer import OuterMethod, outer_method
+from loco_train.outer.merging import IsoCTS, Ties, tsv_m
 from loco_train.shards import FlatLayout, Partition, Shard
 from loco_train.simulation.lockstep import LockStep, no_failures
 from loco_train.simulation.matrices import WholeMatrices
@@ -241,6 +243,56 @@ def test_unequal_inner_steps():
     steps = [4, 4, 2, 1, 4, 3, 4, 4]
     problem, rounds, final = simulate("gasloc-2peer", steps=steps)
     np.testing.assert_allclose(final.numpy(), oracle(problem, rounds, gasloc), rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("name", ["diloco", "factored-local-m1m2", "factored-global-m1"])
+def test_by_tokens_the_mean_of_the_islands_is_weighted_by_their_inner_steps(name):
+    steps = [4, 4, 2, 1, 4, 3, 4, 4]
+    plain = ("method.outer.lr=1", "method.outer.momentum=0", "method.weighting=tokens", f"method.inner_steps={steps}")
+    _, rounds, final = simulate(name, *plain, steps=steps)
+    share = torch.tensor(steps, dtype=torch.float64)[:, None] / sum(steps)
+    for each, start in zip(rounds, [*(r.start for r in rounds[1:]), final], strict=True):
+        progress = (share * (each.end - each.start)).sum(0)
+        torch.testing.assert_close(start.mean(0), each.start.mean(0) + progress, rtol=0, atol=TOLERANCE)
+
+
+def test_by_tokens_with_equal_steps_changes_nothing():
+    (_, _, first), (_, _, second) = (simulate("diloco", *o) for o in ((), ("method.weighting=tokens",)))
+    assert torch.equal(first, second)
+
+
+MERGED = {"ties": Ties(0.1), "tsv-m": tsv_m, "iso-cts": IsoCTS(0.8)}
+
+
+@pytest.mark.parametrize("kind", MERGED)
+def test_an_aggregator_of_all_islands_gets_what_each_has_made(kind):
+    """The merging functions have their own oracles: tests/outer/test_merging.py."""
+
+    def merged(x, y, v, w1, w2):
+        g = MERGED[kind](torch.from_numpy(x - y).view(8, 6, 4)).numpy().ravel()
+        return sgd(x, v, np.broadcast_to(g, x.shape), kind="nesterov", lr=0.7, momentum=0.9)
+
+    problem, rounds, final = simulate("diloco", f"method.aggregator.kind={kind}")
+    np.testing.assert_allclose(final.numpy(), oracle(problem, rounds, merged), rtol=0, atol=TOLERANCE)
+    assert torch.equal(final, final[:1].expand_as(final))
+
+
+def test_dare_sends_each_element_doubled_or_not_at_all_where_half_are_dropped():
+    _, rounds, final = simulate("diloco", "method.aggregator.kind=dare", "method.aggregator.dropped=0.5")
+    assert torch.equal(final, final[:1].expand_as(final))
+    subsets = torch.tensor(list(itertools.product((0, 1), repeat=8)), dtype=torch.float64)
+    for each in rounds:
+        possible = subsets @ (2 * (each.start - each.end) / 8)  # [256, n]
+        nearest = (possible - each.pseudo_gradient[0]).abs().min(0)
+        assert float(nearest.values.max()) < TOLERANCE
+        assert len(nearest.indices.unique()) > 12  # of 24 elements: not one choice for all
+
+
+def test_dare_that_drops_nothing_is_diloco():
+    (_, _, plain), (_, _, none) = (
+        simulate("diloco", *o) for o in ((), ("method.aggregator.kind=dare", "method.aggregator.dropped=0"))
+    )
+    assert torch.equal(plain, none)
 
 
 def test_data_parallel_is_gradient_descent_on_the_mean():

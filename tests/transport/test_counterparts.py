@@ -72,6 +72,25 @@ def test_mixes_are_weighted_sums_and_nobody_else_takes_part():
             assert size == 0 or (results[island][0][index] - expected).abs().max() < bound
 
 
+def gather_from_all(world: World) -> list[torch.Tensor]:
+    group = counterparts(world)
+    found = []
+    for size in (1, 5000, 0):
+        out = torch.full((world.islands, size), torch.nan)
+        group.gather(own_values(world, world.island, size, torch.float32), out).wait()
+        found.append(out)
+    assert group.counter.bytes_sent == (world.islands - 1) * 5001 * 4
+    return found
+
+
+@pytest.mark.parametrize("islands", [1, 3])
+def test_gathers_bit_for_bit_in_the_order_of_the_islands(islands):
+    for (found,) in run_islands(gather_from_all, islands=islands):
+        for size, got in zip((1, 5000, 0), found, strict=True):
+            own = [own_values(World(i, islands, 0, 1, "", None), i, size, torch.float32) for i in range(islands)]
+            assert torch.equal(got, torch.stack(own))
+
+
 def mix_in_pairs(world: World) -> torch.Tensor:
     group = counterparts(world)
     tensor = own_values(world, world.island, 5000, torch.float32)
