@@ -226,5 +226,7 @@ def test_simulate_text_refuses(options: list[str], message: str) -> None:
 def test_pace() -> None:
     times = ("pace", "--step-seconds", "1,1,1,2", "--exchange-seconds", "1.5", "--most", "10")
     assert loco(*times).stdout == "method.inner_steps=[10,10,10,5]\n"
-    assert json.loads(loco(*times, "--json").stdout) == {"inner_steps": [10, 10, 10, 5]}
+    assert json.loads(loco(*times, "--json").stdout)["inner_steps"] == [10, 10, 10, 5]
+    assert "times come from one place" in loco("pace", "--step-seconds", "1", code=2).stderr
+    assert "holds no run" in loco("pace", "nowhere", code=2).stderr
     assert "seconds: 1.2,1.2,2.5" in loco("pace", "--step-seconds", "x", "--exchange-seconds", "1", code=2).stderr
