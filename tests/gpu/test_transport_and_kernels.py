@@ -29,11 +29,14 @@ def nccl_counterparts(world: World, *, timeout_seconds: float) -> Counterparts:
     )
 
 
-def mean_over_nccl(world: World) -> list[float]:
+def exchanges_over_nccl(world: World) -> list[list[float]]:
     group = nccl_counterparts(world, timeout_seconds=60)
-    tensor = torch.full((5000,), float(world.island + 1), device=group.device)
-    group.mean(tensor).wait()
-    return tensor.unique().tolist()
+    own = torch.full((5000,), float(world.island + 1), device=group.device)
+    averaged, mixed, gathered = own.clone(), own.clone(), own.new_zeros(2, 5000)
+    group.mean(averaged).wait()
+    group.mix(mixed, {world.island: 0.75, 1 - world.island: 0.25}).wait()
+    group.gather(own, gathered).wait()
+    return [tensor.unique().tolist() for tensor in (averaged, mixed, *gathered)]
 
 
 def mean_that_one_island_does_not_join(world: World) -> str:
@@ -46,10 +49,12 @@ def mean_that_one_island_does_not_join(world: World) -> str:
     return str(raised.value)
 
 
-def test_islands_on_two_gpus_average_over_nccl():
+def test_islands_on_two_gpus_exchange_over_nccl():
     if torch.cuda.device_count() < 2:
         pytest.skip("NCCL needs a GPU for each island")
-    assert run_islands(mean_over_nccl, islands=2, backend="nccl", timeout_seconds=170) == [[[1.5]], [[1.5]]]
+    first, second = run_islands(exchanges_over_nccl, islands=2, backend="nccl", timeout_seconds=170)
+    assert first == [[[1.5], [1.25], [1.0], [2.0]]]
+    assert second == [[[1.5], [1.75], [1.0], [2.0]]]
 
 
 def test_an_island_that_stays_away_is_a_typed_error_at_the_deadline():
