@@ -72,6 +72,10 @@ class TransportError(LocoError):
     exit_code = 6
 
 
+class FailedElsewhere(TransportError):
+    """Another island could not go on, so this one does not: the cause is told there."""
+
+
 class DeadlineExceeded(TransportError):
     """The other islands did not answer within the deadline."""
 

@@ -68,6 +68,5 @@ def _describe(error: Exception, *, doing: str) -> _Failure:
         details = "; ".join(f"{label}: {value}" for label, value in labelled if value is not None)
         return _Failure(doing, f"{error.problem}{f' ({details})' if details else ''}", error.fix)
     reason = f"{type(error).__name__}: {error}"
-    # safetensors and the operating system say "No space left on device" in this form, as text only.
-    full = "os error 28" in reason or "Errno 28" in reason
-    return _Failure(doing, reason, "free space there, or point run_dir to a larger file system" if full else None)
+    refused = isinstance(error, OSError)
+    return _Failure(doing, reason, "free space there, or point run_dir to another file system" if refused else None)

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from loco_train.checkpoint.atomic import hash_file
 from loco_train.checkpoint.manifest import FileRecord, Manifest
 from loco_train.checkpoint.steps import MANIFEST, POINTER, committed_steps, newest_step, parse_step_name, step_name
 from loco_train.errors import CheckpointError
+from loco_train.files import hash_file
 
 
 @dataclass(frozen=True)

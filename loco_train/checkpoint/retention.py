@@ -10,10 +10,10 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from loco_train.checkpoint.atomic import flush_to_disk
 from loco_train.checkpoint.read import open_checkpoint
 from loco_train.checkpoint.steps import committed_steps, list_steps, newest_step, step_name
 from loco_train.errors import CheckpointError
+from loco_train.files import flush_to_disk
 
 _TEMPORARY = re.compile(r"^\.(?:step-\d{8,}|latest)\.(?:tmp-[0-9a-f]+|removed)$")
 _REPLACED = re.compile(r"^\.(step-\d{8,})\.replaced$")

@@ -75,3 +75,14 @@ def committed_steps(checkpoints: Path) -> tuple[int, ...]:
 def point_to(checkpoints: Path, step: int) -> None:
     """Make `step` the newest. Steps above it are from now on a future that was given up."""
     replace_file(checkpoints / POINTER, f"{step_name(step)}\n".encode())
+
+
+def pointer_problem(checkpoints: Path) -> str | None:
+    """What is wrong with the pointer to the newest step, for a person to look at; None where all is well."""
+    pointer, steps = checkpoints / POINTER, list_steps(checkpoints)
+    if not pointer.exists():
+        return f"{pointer} is not there: the highest step is taken for the newest" if steps else None
+    newest = newest_step(checkpoints)
+    if newest in steps:
+        return None
+    return f"{pointer} names step {newest}, which is not there; steps that are: {', '.join(map(str, steps)) or 'none'}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -14,8 +15,15 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path, *, metadata: Mapping
 
     safetensors gives its files to their owner alone, whatever the umask: a model that a colleague, or the service
     that is to serve it, cannot open.
+
+    Raises:
+        OSError: it cannot be written; safetensors' own error is none of the system's, and would pass those who look
+            for a full disk.
     """
     path.touch()
     mode = path.stat().st_mode
-    save_file(dict(tensors), path, metadata=None if metadata is None else dict(metadata))
+    try:
+        save_file(dict(tensors), path, metadata=None if metadata is None else dict(metadata))
+    except SafetensorError as error:
+        raise OSError(str(error)) from error
     path.chmod(mode)

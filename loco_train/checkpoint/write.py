@@ -10,13 +10,14 @@ from pathlib import Path
 
 from torch import Tensor
 
-from loco_train.checkpoint.atomic import flush_to_disk, hash_file, temporary_sibling, write_file
+from loco_train.checkpoint.atomic import write_file
 from loco_train.checkpoint.collective import island_rank, on_every_rank
 from loco_train.checkpoint.manifest import FileRecord, Header, Manifest, RankRecord, header_differences
 from loco_train.checkpoint.retention import set_aside
 from loco_train.checkpoint.steps import MANIFEST, point_to, step_name
 from loco_train.checkpoint.tensors import save_tensors
 from loco_train.errors import CheckpointError
+from loco_train.files import flush_to_disk, hash_file, temporary_sibling
 from loco_train.shards import Shard
 from loco_train.units import format_bytes
 
@@ -26,7 +27,7 @@ _OVERHEAD_BYTES_PER_TENSOR = 512
 _OVERHEAD_BYTES_PER_RANK = 2**15
 # Keys that belong to the rank, not to a parameter.
 _RANK_KEYS = frozenset({"rng"})
-_OWNED_KINDS = frozenset({"base", "momentum"})
+_OWNED_KINDS = frozenset({"base", "momentum", "sent"})
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class RankContent:
 
     shards: everything that the rank holds.
     tensors: 1-D tensors on any device: `master/{name}` and other `{kind}/{name}` of a held shard's length,
-        `base/{name}` and `momentum/{name}` of the owned shards, and `rng`.
+        `base/{name}` and other outer state (`momentum`, `sent`) of the owned shards, and `rng`.
     scalars: step counters and the like.
     """
 

@@ -37,16 +37,20 @@ def inspect(
     """
     from loco_train.checkpoint import IslandParameters, select_checkpoints
     from loco_train.checkpoint.describe import summarize_parameters
+    from loco_train.checkpoint.steps import pointer_problem
 
     selection = select_checkpoints(checkpoint, step=step, island=island)
+    warnings = list(filter(None, (pointer_problem(one.folder.parent) for one in selection.checkpoints)))
     verify_with_bar(selection)
     islands = [IslandParameters(one) for one in selection.checkpoints]
     with progress_bar("reading", total=len(islands[0].shapes)) as advance:
         parameters = summarize_parameters(islands, on_parameter=lambda _: advance(1))
     if json:
-        print(json_text(_document(selection, parameters), indent=2))
+        print(json_text({**_document(selection, parameters), "warnings": warnings}, indent=2))
     else:
         _show(Console(), selection, parameters)
+        for warning in warnings:
+            Console(stderr=True, soft_wrap=True).print(Text(f"warning: {warning}", style="yellow"))
 
 
 def _document(selection: Selection, parameters: list[ParameterSummary]) -> dict[str, Any]:

@@ -36,8 +36,16 @@ class Problem:
     def error(self) -> ConfigError:
         place = f"{self.path} ({self.origin})" if self.path and self.origin else self.path
         return ConfigError(
-            f"{place}: {self.what}" if place else self.what, got=self.got, allowed=self.allowed, fix=self.fix
+            f"{place}: {self.what}" if place else self.what,
+            got=self.got,
+            allowed=self.allowed,
+            fix=self.fix or self._way_out(),
         )
+
+    def _way_out(self) -> str:
+        if self.path and not _is_section(self.path):
+            return f"change it in the file, or on the command line: {self.path}=..."
+        return "change one of these settings; `loco config show` prints every setting with its origin"
 
 
 def raise_problems(problems: Sequence[Problem], *, source: str) -> None:

@@ -39,6 +39,11 @@ for _tag, (_pattern, _first) in _SCALARS.items():
         _class.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), _first)
 
 
+_CORRECT_IT = "correct it there; `loco config show` prints settings as they should be written"
+# Far above any settings: a few lines of aliases of aliases would otherwise fill the memory.
+_MOST_VALUES = 100_000
+
+
 @dataclass(frozen=True)
 class Sourced:
     """A value and where each part of it stands ("configs/runs/x.yaml:12"), by dotted key; the whole under ""."""
@@ -59,10 +64,19 @@ def read_yaml(path: Path, *, shown_as: str | None = None) -> Sourced:
     except OSError as error:
         raise ConfigError(f"cannot read {shown}", got=error.strerror, fix="check the path") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{shown} is not UTF-8", got=f"byte {error.start}: {error.reason}") from error
+        raise ConfigError(
+            f"{shown} is not UTF-8",
+            got=f"byte {error.start}: {error.reason}",
+            fix="save it as UTF-8, or name another file",
+        ) from error
     sourced = parse_yaml(text, shown_as=shown)
     if not isinstance(sourced.values, dict):
-        raise ConfigError(f"{shown}: settings are a mapping of keys to values", got=repr(sourced.values))
+        raise ConfigError(
+            f"{shown}: settings are a mapping of keys to values",
+            got="nothing" if sourced.values is None else repr(sourced.values)[:100],
+            allowed="lines of `key: value`",
+            fix="write settings into it, or name another file; `loco config list` names the shipped ones",
+        )
     return sourced
 
 
@@ -80,11 +94,13 @@ def parse_yaml(text: str, *, shown_as: str) -> Sourced:
         return Sourced(None if root is None else _convert(root, loader, shown_as, "", origins), origins)
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise ConfigError(f"{shown_as}{line}: not valid YAML", got=error.problem) from error
+        raise ConfigError(f"{shown_as}{line}: not valid YAML", got=error.problem, fix=_CORRECT_IT) from error
     except RecursionError as error:
-        raise ConfigError(f"{shown_as}: not valid YAML", got="values nested in themselves, or too deep") from error
+        raise ConfigError(
+            f"{shown_as}: not valid YAML", got="values nested in themselves, or too deep", fix=_CORRECT_IT
+        ) from error
     except (yaml.YAMLError, ValueError) as error:
-        raise ConfigError(f"{shown_as}: not valid YAML", got=str(error).splitlines()[0]) from error
+        raise ConfigError(f"{shown_as}: not valid YAML", got=str(error).splitlines()[0], fix=_CORRECT_IT) from error
     finally:
         if loader:
             loader.dispose()
@@ -98,6 +114,12 @@ def write_value(value: Any) -> str:
 
 def _convert(node: yaml.Node, loader: CoreLoader, shown: str, dotted: str, origins: Origins) -> Any:
     origins[dotted] = f"{shown}:{node.start_mark.line + 1}"
+    if len(origins) > _MOST_VALUES:
+        raise ConfigError(
+            f"{shown}: too many values",
+            got=f"over {_MOST_VALUES:,}, aliases counted",
+            fix="write settings without them",
+        )
     if isinstance(node, yaml.MappingNode):
         return _convert_mapping(node, loader, shown, dotted, origins)
     if isinstance(node, yaml.SequenceNode):

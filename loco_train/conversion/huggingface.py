@@ -14,13 +14,14 @@ import torch
 from torch import Tensor
 
 from loco_train.checkpoint.assemble import LogicalParameters
-from loco_train.checkpoint.atomic import flush_to_disk, temporary_sibling, write_file
+from loco_train.checkpoint.atomic import write_file
 from loco_train.checkpoint.retention import set_aside
 from loco_train.checkpoint.tensors import save_tensors
 from loco_train.config.schema import ModelConfig
 from loco_train.conversion.hf_tokenizer import SpecialIds, check_tokenizer, special_ids, write_tokenizer
 from loco_train.conversion.weight_map import Weight, weights_of
 from loco_train.errors import ConversionError
+from loco_train.files import flush_to_disk, temporary_sibling
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 MAX_SHARD_BYTES = 5 * 10**9  # Hugging Face's own habit: a file that every tool can map and every hub accepts
@@ -79,10 +80,9 @@ def export_huggingface(
         "config.json": llama_config(model, ids=ids, dtype=dtype),
         "generation_config.json": {"_from_model_config": True, **_generation_ids(ids)},
     }
-    folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = temporary_sibling(folder)
-    temporary.mkdir()
     try:
+        temporary.mkdir(parents=True)
         for name, document in documents.items():
             write_file(temporary / name, _json(document))
         writer = _WeightWriter(temporary, DTYPES[dtype], max_shard_bytes)
@@ -91,9 +91,14 @@ def export_huggingface(
             write_tokenizer(tokenizer.model, temporary, max_length=model.max_positions)
             check_tokenizer(temporary, tokenizer.encode)
         _publish(temporary, folder)
-    except BaseException:
+    except OSError as error:
+        raise ConversionError(
+            f"the export to {folder} failed; nothing was left under that name",
+            got=str(error),
+            fix="see that there is room, that the folder may be written and that the checkpoint can be read",
+        ) from error
+    finally:
         shutil.rmtree(temporary, ignore_errors=True)
-        raise
     files = sorted(folder.iterdir())
     return Export(folder, tuple(f.name for f in files), total, sum(f.stat().st_size for f in files))
 

@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from loco_train.data.card import DatasetCard, card_path, remove_dataset_names
-from loco_train.data.files import flush_to_disk, hash_file, remove_temporary, temporary_sibling, write_errors
+from loco_train.data.files import remove_temporary, write_errors
 from loco_train.data.megatron import bin_path, idx_path, indexed_dataset
 from loco_train.data.tokenizer import Tokenizer
 from loco_train.errors import DataError
+from loco_train.files import flush_to_disk, hash_file, temporary_sibling
 
 # Enough for every thread to have many documents, little enough to stay small in memory.
 _BATCH_CHARACTERS = 2**22

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from loco_train.data.card import DatasetCard, card_path, load_card, remember
-from loco_train.data.files import hash_file
 from loco_train.data.megatron import bin_path, idx_path, indexed_dataset
 from loco_train.data.tokenizer import Tokenizer
 from loco_train.errors import DataError
+from loco_train.files import hash_file
 
 _SCAN_TOKENS = 2**24
 _INDEX_HEADER = struct.Struct("<9sQBQQ")

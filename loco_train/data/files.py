@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from loco_train.errors import DataError
-
-_CHUNK_BYTES = 8 * 2**20
-
-
-def temporary_sibling(target: Path) -> Path:
-    """A hidden name beside `target`, on the same file system, so that a rename is atomic; not created here."""
-    return target.with_name(f".{target.name}.tmp-{secrets.token_hex(4)}")
+from loco_train.files import flush_to_disk, temporary_sibling
 
 
 @contextmanager
@@ -55,21 +47,3 @@ def write_errors(target: Path) -> Iterator[None]:
             got=error.strerror or str(error),
             fix="free space or choose another place; nothing was left under that name",
         ) from error
-
-
-def flush_to_disk(path: Path) -> None:
-    """fsync of a file or a folder. A rename is durable only once the folder that holds the name is flushed."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def hash_file(path: Path) -> str:
-    """sha256 of a file as hexadecimal."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()

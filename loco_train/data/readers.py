@@ -21,7 +21,7 @@ _NAME_IT = "name what holds the text by --key (in tools/preprocess_data.py: --js
 
 
 def read_documents(paths: Iterable[Path], *, text_key: str = "text", on_bytes: OnBytes | None = None) -> Iterator[str]:
-    """The documents of `paths`, file after file, in order. Documents without text are left out.
+    """The documents of `paths`, file after file, in order. Documents without text, or of blanks alone, are left out.
 
     A txt file is one document. A jsonl file (json: the same) has one object a line, a parquet file one row a
     document; `text_key` names the field or column. All text is UTF-8; a byte order mark at the start is dropped.
@@ -37,7 +37,7 @@ def read_documents(paths: Iterable[Path], *, text_key: str = "text", on_bytes: O
     for path in paths:
         empty = True
         for document in _read_file(path, text_key=text_key, on_bytes=on_bytes or _ignore):
-            if document:
+            if document.strip():
                 empty = False
                 yield document
         if empty:
@@ -70,7 +70,14 @@ def _ignore(count: int) -> None:
 
 
 def _text(path: Path, *, on_bytes: OnBytes) -> Iterator[str]:
-    yield _decode(b"".join(_chunks(path, on_bytes=on_bytes)), path=path, position=0)
+    raw = b"".join(_chunks(path, on_bytes=on_bytes))
+    if b"\0" in raw:
+        # UTF-16 without its mark is valid UTF-8, with a NUL beside each letter.
+        raise DataError(
+            f"{path} is no text: it holds a NUL at byte {raw.index(0)}",
+            fix="leave the file out, or convert it, e.g. iconv -f utf-16 -t utf-8",
+        )
+    yield _decode(raw, path=path, position=0)
 
 
 def _jsonl(path: Path, *, text_key: str, on_bytes: OnBytes) -> Iterator[str]:
@@ -85,8 +92,10 @@ def _jsonl(path: Path, *, text_key: str, on_bytes: OnBytes) -> Iterator[str]:
 def _field(line: str, *, text_key: str, place: str) -> str:
     try:
         record = json.loads(line)
-    except ValueError as error:
-        raise DataError(f"{place}: not JSON", got=str(error), allowed="one JSON object a line") from error
+    except (ValueError, RecursionError) as error:
+        raise DataError(
+            f"{place}: not JSON", got=str(error), allowed="one JSON object a line", fix="correct or remove the line"
+        ) from error
     if not isinstance(record, dict):
         raise DataError(f"{place}: not a JSON object", got=type(record).__name__, allowed="one JSON object a line")
     if text_key not in record:

@@ -41,20 +41,24 @@ def claim_run_folder(resolved: ResolvedRun) -> Iterator[ClaimedFolder]:
 
     Raises:
         ConfigError: the folder holds another run; nothing in it was changed.
-        EnvironmentProblem: another launcher runs it now.
+        EnvironmentProblem: another launcher runs it now, or it cannot be made or written.
     """
     path = Path(resolved.config.run_dir)
-    _refuse_other_run(path, resolved)
-    path.mkdir(parents=True, exist_ok=True)
+    _make(path, resolved)
     with _locked(path):
         _refuse_other_run(path, resolved)
+        yield ClaimedFolder(path, _claim(path, resolved))
+
+
+def _claim(path: Path, resolved: ResolvedRun) -> str:
+    """The run's id, after digest, id and settings are in the folder."""
+    with _write_errors(path):
         run_id = _read(path / "run_id") or uuid.uuid4().hex
         # The digest first: a folder with an id but no digest would let any run in.
         _publish(path / "run_digest", run_digest(resolved.config))
         _publish(path / "run_id", run_id)
-        folder = ClaimedFolder(path, run_id)
-        save_resolved(resolved, folder.settings)
-        yield folder
+        save_resolved(resolved, ClaimedFolder(path, run_id).settings)
+    return run_id
 
 
 def claim_island_folder(resolved: ResolvedRun) -> None:
@@ -62,12 +66,13 @@ def claim_island_folder(resolved: ResolvedRun) -> None:
 
     Raises:
         ConfigError: the folder holds an island of another run; nothing in it was changed.
+        EnvironmentProblem: it cannot be made or written.
     """
     folder = Path(resolved.config.run_dir) / "islands" / str(resolved.config.islands.index)
-    _refuse_other_run(folder, resolved)
-    folder.mkdir(parents=True, exist_ok=True)
-    _publish(folder / "run_digest", run_digest(resolved.config))
-    save_resolved(resolved, folder / "run.yaml")
+    _make(folder, resolved)
+    with _write_errors(folder):
+        _publish(folder / "run_digest", run_digest(resolved.config))
+        save_resolved(resolved, folder / "run.yaml")
 
 
 def clear_run_folder(path: Path, *, keep: str) -> None:
@@ -91,6 +96,24 @@ def clear_run_folder(path: Path, *, keep: str) -> None:
         for entry in path.iterdir():
             if entry.name not in (keep, _LOCK):
                 shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+
+
+def _make(path: Path, resolved: ResolvedRun) -> None:
+    with _write_errors(path):
+        _refuse_other_run(path, resolved)
+        path.mkdir(parents=True, exist_ok=True)
+
+
+@contextmanager
+def _write_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"{path} cannot be the folder of a run",
+            got=error.strerror or str(error),
+            fix="choose another with run_dir=..., or make room for it and see that it may be written",
+        ) from error
 
 
 @contextmanager

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -13,7 +14,7 @@ from loco_train import __version__
 from loco_train.config.compare import shared_settings
 from loco_train.config.schema import RunConfig
 from loco_train.data.loader import BatchLoader
-from loco_train.errors import CheckpointError, LocoError
+from loco_train.errors import FailedElsewhere, LocoError
 from loco_train.islands import ParameterViews
 from loco_train.transport.handshake import agree_on_start, compare_documents, share, tensor_digests
 from loco_train.transport.island import on_leader
@@ -36,6 +37,7 @@ class Meeting:
 
         Raises:
             DeadlineExceeded, TransportError: an island did not come, or the store is gone.
+            IslandMismatch: another process came as the same island.
         """
         islands = config.islands
         start = "alone"
@@ -47,6 +49,7 @@ class Meeting:
                     index=islands.index,
                     count=islands.count,
                     timeout_seconds=config.network.rendezvous_timeout,
+                    on_waiting=lambda absent: _tell_waiting(config, absent),
                 )
             )
         return Meeting(config, store, run_id, f"{run_id}/{start}")
@@ -77,7 +80,7 @@ class Meeting:
             raise failure
         failed = [f"island {island}: {each['problem']}" for island, each in enumerate(told) if each["problem"]]
         if failed:
-            raise CheckpointError(f"{name} failed on another island", got="; ".join(failed), fix="see its log")
+            raise FailedElsewhere(f"{name} failed on another island", got="; ".join(failed), fix="see its log")
         return result
 
     def announce_saved(self, round: int) -> int | None:
@@ -110,6 +113,17 @@ class Meeting:
         islands = self.config.islands
         timeout = self.config.network.rendezvous_timeout
         return {"index": islands.index, "count": islands.count, "timeout_seconds": timeout}
+
+
+def _tell_waiting(config: RunConfig, absent: Sequence[int]) -> None:
+    """A silent start looks like a hang; one who starts islands by hand sees whom it waits for."""
+    islands = config.islands
+    print(
+        f"island {islands.index} waits at {islands.rendezvous} for island {', '.join(map(str, absent))} of "
+        f"{islands.count}, at most {config.network.rendezvous_timeout:g} s (network.rendezvous_timeout)",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 def compare_islands(meeting: Meeting, *, loader: BatchLoader, views: ParameterViews) -> None:

@@ -7,7 +7,7 @@ import json
 import time
 import uuid
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ _ABSENT = "(absent)"
 _SHOWN_DIFFERENCES = 20
 _SHOWN_CHARACTERS = 120
 _LISTEN_SECONDS = 0.05
+_TELL_WAITING_SECONDS = 5.0
 
 
 def share(
@@ -41,23 +42,43 @@ def share(
     return [json.loads(zlib.decompress(store.get(key))) for key in keys]
 
 
-def agree_on_start(store: Store, name: str, *, index: int, count: int, timeout_seconds: float) -> str:
+def agree_on_start(
+    store: Store,
+    name: str,
+    *,
+    index: int,
+    count: int,
+    timeout_seconds: float,
+    on_waiting: Callable[[Sequence[int]], None] = lambda absent: None,
+) -> str:
     """A word for this start of the run, the same on every island and never used before. For one rank of each island.
 
     A store outlives the islands: what an earlier start left under a name would be taken for this one's, an old list of
     checkpoints, or the address of a rank that is gone. So every island says a new word and repeats those that it has
     heard; they are one start once all have heard the same words.
 
+    on_waiting: told once which islands are still missing after a few seconds.
+
     Raises:
+        IslandMismatch: another process says words as the same island.
         DeadlineExceeded: naming the islands that did not come. TransportError: the store is gone.
     """
     word = uuid.uuid4().hex
     deadline = time.monotonic() + timeout_seconds
     said, heard = ([f"{name}/{what}/{island}" for island in range(count)] for what in ("said", "heard"))
     store.set(said[index], word)
+
+    def replaced() -> bool:
+        return store.get(said[index]).decode() != word
+
+    missing = wait_for(store, said, timeout_seconds=min(_TELL_WAITING_SECONDS, timeout_seconds), hopeless=replaced)
+    if missing and not replaced():
+        on_waiting([island for island in range(count) if said[island] in missing])
     while True:
         remaining = deadline - time.monotonic()
-        missing = wait_for(store, said, timeout_seconds=remaining)
+        missing = wait_for(store, said, timeout_seconds=remaining, hopeless=replaced)
+        if replaced():
+            raise _same_island(index)
         words = [] if missing else [store.get(key).decode() for key in said]
         store.set(heard[index], " ".join(words))
         if not missing and not wait_for(store, heard, timeout_seconds=remaining):
@@ -65,9 +86,19 @@ def agree_on_start(store: Store, name: str, *, index: int, count: int, timeout_s
             if everyone == {" ".join(words)}:
                 return hashlib.sha256(" ".join(words).encode()).hexdigest()[:16]
         if time.monotonic() > deadline:
-            silent = [i for i in range(count) if said[i] in missing or word not in _heard(store, heard[i])]
+            others = [island for island in range(count) if island != index]
+            silent = [i for i in others if said[i] in missing or word not in _heard(store, heard[i])]
             raise _absent(silent, count=count, timeout_seconds=timeout_seconds)
         time.sleep(_LISTEN_SECONDS)
+
+
+def _same_island(index: int) -> IslandMismatch:
+    return IslandMismatch(
+        f"another process has come to the rendezvous as island {index}",
+        got=f"islands.index={index} twice; this one ends, the later one goes on",
+        allowed="an index of its own for each island, from 0 on",
+        fix="see that no earlier start of this island is left running, and that each island has its own islands.index",
+    )
 
 
 def _heard(store: Store, key: str) -> str:

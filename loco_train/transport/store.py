@@ -7,11 +7,13 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 
-from torch.distributed import DistNetworkError, Store, TCPStore
+from torch.distributed import DistError, DistNetworkError, Store, TCPStore
 
 from loco_train.errors import ConfigError, DeadlineExceeded, EnvironmentProblem, TransportError
 
 # Between two looks at the store: short for islands that arrive together, long for those that wait for minutes.
+_MOST_REFUSALS = 2
+_CONNECT_SECONDS = 15.0
 _SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.001, 0.5
 
 
@@ -40,20 +42,24 @@ def connect_rendezvous(address: str, *, timeout_seconds: float) -> TCPStore:
     """
     host, port = _parse(address)
     deadline = time.monotonic() + timeout_seconds
+    refused = 0
     while True:
         try:
             # A plain connection first: TCPStore prints a page of C++ frames for each attempt that fails.
             socket.create_connection((host, port), timeout=5).close()
-            return TCPStore(
-                host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=timeout_seconds)
-            )
-        except (OSError, DistNetworkError) as error:
-            if time.monotonic() >= deadline:
+            seconds = min(_CONNECT_SECONDS, timeout_seconds)
+            store = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=seconds))
+            store.set_timeout(timedelta(seconds=timeout_seconds))
+            return store
+        except (OSError, DistError) as error:
+            # Something listens there, and does not speak as a store does: another service's port.
+            refused += isinstance(error, DistError)
+            if refused == _MOST_REFUSALS or time.monotonic() >= deadline:
                 raise DeadlineExceeded(
-                    f"no rendezvous answered at {address} within {timeout_seconds:g} s",
+                    f"no rendezvous answered at {address}" + ("" if refused else f" within {timeout_seconds:g} s"),
                     got=str(error).splitlines()[0],
-                    fix="check islands.rendezvous and that `loco rendezvous` runs there; firewalls between the islands "
-                    "must let its port through",
+                    fix="check islands.rendezvous: `loco rendezvous` must run there, and no other service; firewalls "
+                    "between the islands must let its port through",
                 ) from error
             time.sleep(0.2)
 

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from loco_train.checkpoint import IslandParameters, open_step, restore_checkpoint, save_checkpoint
-from loco_train.checkpoint.atomic import hash_file
 from loco_train.checkpoint.steps import POINTER, step_name
 from loco_train.checkpoint.write import RankContent
 from loco_train.errors import CheckpointError
+from loco_train.files import hash_file
 from loco_train.shards import Partition, Shard
 from loco_train.testing import World, run_ranks
 from loco_train.testing.synthetic import cut, make_header, random_parameters, tiny_model

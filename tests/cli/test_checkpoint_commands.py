@@ -57,6 +57,17 @@ def test_inspect_shows_the_run_and_each_parameter(run):
     assert all(weight.name.split(".")[-2] in text for weight in weights_of(model))
 
 
+def test_inspect_warns_of_a_pointer_that_is_lost_or_points_nowhere(run):
+    run_dir, _, _ = run
+    pointers = [run_dir / "islands" / str(island) / "checkpoints" / "latest" for island in range(2)]
+    assert json.loads(call(inspect, run_dir, "--json"))["warnings"] == []
+    pointers[0].unlink()
+    pointers[1].write_text("step-00000030\n")
+    lost, nowhere = json.loads(call(inspect, run_dir, "--json"))["warnings"]
+    assert lost == f"{pointers[0]} is not there: the highest step is taken for the newest"
+    assert nowhere == f"{pointers[1]} names step 30, which is not there; steps that are: 10, 20"
+
+
 def test_inspect_json_holds_norms_and_digests_that_tell_islands_apart(run):
     run_dir, model, parameters = run
     document = json.loads(call(inspect, run_dir, "--json"))

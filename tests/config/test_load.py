@@ -1,5 +1,7 @@
 """A run from its parts and overrides; every way to write it wrong is told, with place and way out."""
 
+from pathlib import Path
+
 import pytest
 
 from loco_train.config import load_run
@@ -217,3 +219,31 @@ def test_values_nested_in_themselves_are_no_settings(tmp_path):
     path.write_text("name: &a [*a]\n")
     with pytest.raises(ConfigError, match="nested in themselves"):
         load_run(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "got: nothing"),
+        (b"- 1\n- 2\n", "mapping of keys"),
+        (b"a: [1\n", "not valid YAML"),
+        (b"name: \xff\n", "not UTF-8"),
+        (b"rounds: true\n", "rounds .*cannot be true: it is no switch"),
+        (b"method: {use: diloco, inner_steps: false}\n", "inner_steps.*cannot be false"),
+        (b"parallel: {tensor: 3}\n", "must be a multiple of parallel.tensor"),
+        (
+            b"a: &a [1,1,1,1,1,1,1,1,1,1]\n"
+            + b"".join(b"%c: &%c [%s]\n" % (c + 1, c + 1, b",".join([b"*%c" % c] * 10)) for c in range(97, 103)),
+            "too many values",
+        ),
+    ],
+)
+def test_settings_that_cannot_be_used_say_what_to_do(content, message, tmp_path):
+    shipped = (Path(__file__).parents[2] / "configs/runs/quickstart.yaml").read_bytes()
+    kept = b"" if content.split(b":")[0] not in (b"rounds", b"method", b"parallel") else shipped
+    lines = [line for line in kept.splitlines(True) if line.split(b":")[0] != content.split(b":")[0]]
+    path = tmp_path / "run.yaml"
+    path.write_bytes(b"".join(lines) + content)
+    with pytest.raises(ConfigError, match=message) as raised:
+        load_run(path)
+    assert "to do: " in str(raised.value)

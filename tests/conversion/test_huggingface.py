@@ -2,6 +2,7 @@
 
 import json
 import math
+import resource
 
 import pytest
 import torch
@@ -187,9 +188,29 @@ def test_a_failed_export_leaves_nothing(tmp_path):
         return read(name)
 
     parameters.read = read_or_fail
-    with pytest.raises(OSError, match="went away"):
+    with pytest.raises(ConversionError, match="the disk went away"):
         export_huggingface(parameters, model, tmp_path / "hf", tokenizer=None)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def small_files():
+    """No file of this process may grow beyond 64 KiB, as on a disk that is full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.usefixtures("small_files")
+def test_an_export_that_finds_no_room_says_so_and_leaves_the_old_one(tmp_path):
+    small, large = tiny_model(layers=1, vocab_size=260, hidden_size=16), tiny_model(layers=2, hidden_size=256)
+    export_huggingface(random_model(small), small, tmp_path / "hf", tokenizer=None)
+    before = {entry.name: entry.read_bytes() for entry in (tmp_path / "hf").iterdir()}
+    with pytest.raises(ConversionError, match="(?s)nothing was left.*to do: see that there is room"):
+        export_huggingface(random_model(large), large, tmp_path / "hf", tokenizer=None, force=True)
+    assert {entry.name: entry.read_bytes() for entry in (tmp_path / "hf").iterdir()} == before
+    assert [entry.name for entry in tmp_path.iterdir()] == ["hf"]
 
 
 @pytest.mark.parametrize(

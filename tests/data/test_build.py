@@ -14,8 +14,8 @@ from megatron.core.datasets.indexed_dataset import IndexedDataset
 
 from loco_train.data.build import build_dataset
 from loco_train.data.card import load_card
-from loco_train.data.files import hash_file
 from loco_train.errors import DataError
+from loco_train.files import hash_file
 
 _ENDLESS_BUILD = """
 import sys

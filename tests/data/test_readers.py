@@ -137,3 +137,24 @@ def test_what_is_no_file_is_said_to_be_none(tmp_path):
     for name, message in (("folder.txt", "is a folder"), ("pipe.txt", "is a pipe or a device")):
         with pytest.raises(DataError, match=message):
             list(read_documents([tmp_path / name]))
+
+
+def test_a_line_nested_too_deep_is_told(tmp_path):
+    path = tmp_path / "deep.jsonl"
+    path.write_text("[" * 100_000 + "\n")
+    with pytest.raises(DataError, match="line 1: not JSON"):
+        list(read_documents([path]))
+
+
+def test_blanks_alone_are_no_text(tmp_path):
+    path = tmp_path / "blank.txt"
+    path.write_text(" \n\t\n")
+    with pytest.raises(DataError, match="holds no text"):
+        list(read_documents([path]))
+
+
+def test_utf_16_without_its_mark_is_told(tmp_path):
+    path = tmp_path / "wide.txt"
+    path.write_bytes("text".encode("utf-16-le"))
+    with pytest.raises(DataError, match="(?s)a NUL at byte 1.*iconv -f utf-16"):
+        list(read_documents([path]))

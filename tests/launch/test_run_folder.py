@@ -60,3 +60,12 @@ def test_an_island_keeps_its_settings_and_lets_no_other_run_in(tmp_path: Path) -
     with pytest.raises(ConfigError, match="optimizer.lr: .* there, 0.5 now"):
         claim_island_folder(load_run("quickstart", [f"run_dir={tmp_path}", "islands.index=1", "optimizer.lr=0.5"]))
     assert sorted(folder.iterdir()) == before
+
+
+@pytest.mark.parametrize("claim", [lambda run: claim_run_folder(run).__enter__(), claim_island_folder])
+@pytest.mark.parametrize("place", ["file", "file/inside", "/proc/run"])
+def test_a_place_that_can_be_no_folder_is_told(claim, place: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(EnvironmentProblem, match="(?s)cannot be the folder of a run.*got:.*to do: choose another"):
+        claim(resolved(tmp_path / place))
+    assert (tmp_path / "file").read_text() == "mine"

@@ -48,6 +48,25 @@ def test_every_start_has_a_word_of_its_own_that_all_islands_share():
     assert results[0][0] != results[0][1]
 
 
+def come_as_island_0(world: World) -> tuple[str, list[list[int]]]:
+    """Both processes do, the second one a second later, and nobody as island 1."""
+    store = connect_rendezvous(world.rendezvous, timeout_seconds=10)
+    share(store, "both ran", index=world.island, count=2, document={}, timeout_seconds=20)
+    time.sleep(world.island)
+    told: list[list[int]] = []
+    where = {"index": 0, "count": 2, "timeout_seconds": 8}
+    with pytest.raises(LocoError) as raised:
+        agree_on_start(store, "run/start", on_waiting=lambda absent: told.append(list(absent)), **where)
+    return f"{type(raised.value).__name__}: {raised.value}", told
+
+
+def test_the_first_of_two_processes_that_come_as_one_island_is_told():
+    (first,), (second,) = run_islands(come_as_island_0, islands=2)
+    assert first[0].startswith("IslandMismatch: another process has come to the rendezvous as island 0")
+    assert second[0].startswith("DeadlineExceeded: island 1 of 2 did not come")
+    assert second[1] == [[1]]
+
+
 def start_again_alone(world: World) -> str:
     store = connect_rendezvous(world.rendezvous, timeout_seconds=10)
     where = {"index": world.island, "count": 2, "timeout_seconds": 20}
