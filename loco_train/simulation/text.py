@@ -64,7 +64,7 @@ class TextResult:
     tokens: int
 
 
-@dataclass
+@dataclass(eq=False)
 class Corpus:
     """Sequences of bytes: for training in a seeded order without repetition, and held out."""
 
