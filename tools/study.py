@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from loco_train.errors import LocoError
+from loco_train.study.report import write_table
 from loco_train.study.settings import load_study
 from loco_train.study.trials import code_commit
 from loco_train.study.work import Place, run, tune
@@ -27,6 +28,8 @@ def main(arguments: list[str] | None = None) -> int:
             tune(place, parts=options.parts, told=_told)
         elif options.command == "run":
             run(place, parts=options.parts, told=_told)
+        else:
+            _told(f"written: {', '.join(map(str, write_table(place)))}")
     except LocoError as error:
         print(error, file=sys.stderr)
         return error.exit_code
