@@ -20,6 +20,7 @@ from loco_train.study.findings import (
 from loco_train.study.pictures import draw
 from loco_train.study.rows import Row
 from loco_train.study.settings import Part, StudyConfig
+from loco_train.study.tuning import is_finished, searches
 from loco_train.study.work import Place
 
 _COLUMNS = (
@@ -65,6 +66,7 @@ def document(study: StudyConfig, *, tuning: Sequence[Row], final: Sequence[Row],
     lines = [*_head(study, tuning=tuning, found=found), *_verdicts(study, found)]
     for name, part in study.parts.items():
         lines += _part(name, part, found[name], picture=name in pictures)
+    lines += _tuning(study, tuning)
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -81,8 +83,8 @@ def _head(study: StudyConfig, *, tuning: Sequence[Row], found: dict[str, list[Fo
     yield f"- Commits: {_several(row.commit for row in used)}; of the tuning: {_several(row.commit for row in tuning)}."
     yield f"  torch {_several(row.torch for row in used)}."
     yield "- Loss: held-out, of the mean of the islands, nats a byte; ± is the sample deviation over seeds. Less"
-    yield "  baseline: difference seed by seed. L2, JS before: the islands' mean distance from their mean, after the inner"
-    yield "  steps, the largest of the evaluated rounds; after: the same after the outer step."
+    yield "  baseline: difference seed by seed. L2, JS before: the islands' mean distance from their mean after the"
+    yield "  inner steps, the largest of the evaluated rounds; after: the same after the outer step."
     yield ""
 
 
@@ -173,3 +175,27 @@ def _signed(spread: Spread) -> str:
 def _plain(each: Found, field: str, digits: int, *, scale: float = 1.0) -> str:
     mean = each.spread(field).mean
     return "-" if math.isinf(mean) else f"{mean * scale:.{digits}f}"
+
+
+def _tuning(study: StudyConfig, rows: Sequence[Row]) -> Iterator[str]:
+    chosen = searches(study)
+    finished = sum(is_finished(search, rows) for search in chosen)
+    yield "## Tuning"
+    yield ""
+    yield "Inner lr, outer lr and momentum by a search along one axis at a time from the method's defaults, at most"
+    yield f"{study.tuning.runs} runs each, seed {study.tuning.seed}; {finished} of {len(chosen)} searches are complete."
+    yield ""
+    yield "| variant | islands | H | batch | runs | defaults | loss | found | loss |"
+    yield f"|{'---|' * 9}"
+    for search in chosen:
+        own = [row for row in rows if search.covers(row.trial)]
+        begun = [row for row in own if row.trial == search.first]
+        if begun and (best := search.found(own)):
+            first = search.first
+            where = [first.variant, str(first.islands), str(first.inner_steps), str(first.batch), str(len(own))]
+            yield f"| {' | '.join([*where, *_valued(begun[0]), *_valued(best)])} |"
+
+
+def _valued(row: Row) -> tuple[str, str]:
+    values = f"{row.inner_lr:.3g}, {row.outer_lr:.3g}, {row.momentum:.3g}"
+    return values, "diverged" if row.loss is None else f"{row.loss:.4f}"

@@ -74,6 +74,7 @@ def test_the_table_is_made_of_the_rows(done):
     assert "averaging is best" in text
     assert f"{row.outer_lr:.3g}" in text
     assert "6 final runs" in text
+    assert "2 of 2 searches are complete" in text
     assert "![Two methods](study-a.svg)" in text
     again = write_table(done)
     assert again[0].read_text() == text
