@@ -21,6 +21,7 @@ from loco_train.outer import outer_method
 from loco_train.outer.health import js_distance, l2_distance
 from loco_train.simulation.lockstep import LockStep
 from loco_train.simulation.matrices import WholeMatrices
+from loco_train.simulation.stacked_adamw import StackedAdamW
 from loco_train.simulation.stacked_llama import Shape, StackedLlama
 from loco_train.training.schedule import learning_rate
 
@@ -32,20 +33,24 @@ _JS_SEQUENCES = 16
 @dataclass(frozen=True)
 class TextSettings:
     """inner_lr: AdamW's peak. batch: sequences of all islands together in one step. warm_up_steps: data parallel ones
-    before the first round, shared by all islands. seed: of weights, order of the data and random peers."""
+    before the first round, shared by all islands. warm_up_lr: their peak, None for inner_lr. seed: of weights, order of
+    the data and random peers. evaluate_every: rounds; the last one is evaluated in any case."""
 
     rounds: int
     inner_lr: float = 4e-3
     batch: int = 32
     warm_up_steps: int = 300
+    warm_up_lr: float | None = None
     seed: int = 0
+    evaluate_every: int = 1
     shape: Shape = field(default_factory=Shape)
 
 
 @dataclass(frozen=True)
 class TextResult:
     """loss: held-out, of the consensus, nats. island_loss: mean of the islands' own. l2, js: mean distance from the
-    consensus, at the last outer step's end. *_max: the largest over the rounds. sent_bytes: by all islands."""
+    consensus, after the last outer step. *_max: the largest over the evaluated rounds. *_before: the largest before an
+    outer step, after the inner ones. sent_bytes: by all islands."""
 
     loss: float
     island_loss: float
@@ -53,11 +58,13 @@ class TextResult:
     js: float
     l2_max: float
     js_max: float
+    l2_before: float
+    js_before: float
     sent_bytes: int
     tokens: int
 
 
-@dataclass
+@dataclass(eq=False)
 class Corpus:
     """Sequences of bytes: for training in a seeded order without repetition, and held out."""
 
@@ -72,11 +79,13 @@ class Corpus:
         held = max(1, int(_HELDOUT_FRACTION * len(documents)))
         return Corpus(_windows(documents[:-held], length), _windows(documents[-held:], length)[:_HELDOUT_SEQUENCES])
 
-    def order(self, seed: int) -> Iterator[Tensor]:
-        """Endless sequences, each epoch in another order."""
+    def order(self, seed: int, *, skipped: int = 0) -> Iterator[Tensor]:
+        """Endless sequences, each epoch in another order, from the one after `skipped` on."""
         generator = torch.Generator().manual_seed(seed)
         while True:
-            yield from self.train[torch.randperm(len(self.train), generator=generator)]
+            chosen = torch.randperm(len(self.train), generator=generator)[skipped:]
+            skipped = max(0, skipped - len(self.train))
+            yield from (self.train[index] for index in chosen)
 
 
 def _windows(documents: list[str], length: int) -> Tensor:
@@ -85,94 +94,55 @@ def _windows(documents: list[str], length: int) -> Tensor:
     return torch.from_numpy(joined[: count * (length + 1)].reshape(count, length + 1).copy())
 
 
-@dataclass
-class StackedAdamW:
-    """AdamW with clipping of each island's gradient, over parameters [M, n].
+@dataclass(frozen=True)
+class WarmStart:
+    """Where the shared data parallel steps end: parameters [1, n], the state of AdamW, sequences taken so far."""
 
-    decayed: [n] 1 where a parameter decays (matrices), else 0.
-    """
-
-    exp_avg: Tensor
-    exp_avg_sq: Tensor
-    decayed: Tensor
-    steps: int = 0
-    betas: tuple[float, float] = (0.9, 0.95)
-    weight_decay: float = 0.1
-    clip_grad_norm: float = 1.0
-    eps: float = 1e-8
-    _own_steps: Tensor = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._own_steps = torch.full((len(self.exp_avg), 1), float(self.steps))
-
-    def spread(self, islands: int) -> StackedAdamW:
-        """The state of one island, for each of many."""
-        first, second = (t.expand(islands, -1).clone() for t in (self.exp_avg, self.exp_avg_sq))
-        return StackedAdamW(first, second, self.decayed, int(self._own_steps.max()))
-
-    def step(self, parameters: Tensor, gradient: Tensor, *, lr: float, islands: slice | Tensor) -> None:
-        """Update the rows `islands` of `parameters` in place; gradient: theirs."""
-        norm = gradient.norm(dim=1, keepdim=True)
-        gradient = gradient * (self.clip_grad_norm / norm.clamp(min=self.clip_grad_norm))
-        self._own_steps[islands] += 1
-        (one, two), steps = self.betas, self._own_steps[islands]
-        first = self.exp_avg[islands] = self.exp_avg[islands].lerp(gradient, 1 - one)
-        second = self.exp_avg_sq[islands] = self.exp_avg_sq[islands].lerp(gradient.square(), 1 - two)
-        direction = (first / (1 - one**steps)) / ((second / (1 - two**steps)).sqrt() + self.eps)
-        own = parameters[islands]
-        parameters[islands] = own - lr * (direction + self.weight_decay * self.decayed * own)
+    parameters: Tensor
+    optimizer: StackedAdamW
+    sequences: int
 
 
 @dataclass
 class TextProblem:
-    """One run: where it stands, and the inner steps of its islands."""
+    """One run: where it stands, and the inner steps of its islands. peak: of the learning rate."""
 
     settings: TextSettings
     corpus: Corpus
-    config: RunConfig
+    total_tokens: int
     model: StackedLlama
     optimizer: StackedAdamW
     sequences: Iterator[Tensor]
+    peak: float
     tokens: int = 0
 
     @staticmethod
-    def begin(settings: TextSettings, corpus: Corpus, config: RunConfig) -> tuple[TextProblem, Tensor]:
-        """The problem after the shared data parallel steps, and the start [n]."""
-        layout = settings.shape.layout
-        decayed = torch.zeros(layout.numel)
-        for shard, first, end in layout.ranges():
-            decayed[first:end] = float(len(shard.shape) > 1)
-        first, second = torch.zeros(2, 1, layout.numel)
-        alone = StackedAdamW(first, second, decayed)
-        problem = TextProblem(
-            settings, corpus, config, StackedLlama(settings.shape), alone, corpus.order(settings.seed)
+    def after(start: WarmStart, settings: TextSettings, corpus: Corpus, config: RunConfig) -> TextProblem:
+        """The problem of many islands that set out from `start`."""
+        return TextProblem(
+            settings,
+            corpus,
+            total_tokens(settings, config),
+            StackedLlama(settings.shape),
+            start.optimizer.spread(config.islands.count),
+            corpus.order(settings.seed, skipped=start.sequences),
+            settings.inner_lr,
+            start.sequences * settings.shape.sequence,
         )
-        start = settings.shape.initial(settings.seed)[None]
-        for _ in range(settings.warm_up_steps):
-            problem._step(start, slice(None), batch=settings.batch)
-        problem.optimizer = alone.spread(config.islands.count)
-        return problem, start[0]
 
-    @property
-    def total_tokens(self) -> int:
-        share = self.settings.batch // self.config.islands.count
-        rounds = self.settings.rounds * sum(self.config.steps_per_round) * share
-        return (self.settings.warm_up_steps * self.settings.batch + rounds) * self.settings.shape.sequence
-
-    def inner_steps(self, number: int, starts: Tensor) -> Tensor:
-        """Ends [M, n] of a round; islands with fewer steps rest at its end."""
-        ends, each = starts.clone(), torch.tensor(self.config.steps_per_round)
+    def inner_steps(self, starts: Tensor, each: Tensor) -> Tensor:
+        """Ends [M, n] of a round of each [M] steps; islands with fewer steps rest at its end."""
+        ends = starts.clone()
         for step in range(int(each.max())):
-            self._step(ends, torch.nonzero(each > step)[:, 0], batch=self.settings.batch // len(ends))
+            self.step(ends, torch.nonzero(each > step)[:, 0], batch=self.settings.batch // len(ends))
         return ends
 
-    def _step(self, parameters: Tensor, islands: slice | Tensor, *, batch: int) -> None:
+    def step(self, parameters: Tensor, islands: slice | Tensor, *, batch: int) -> None:
+        """One step of AdamW for the rows `islands` of parameters [M, n], in place; batch: sequences of each."""
         own = parameters[islands]
         taken = [next(self.sequences) for _ in range(batch * len(own))]
         tokens = torch.stack(taken).view(len(own), batch, -1).long()
-        lr = learning_rate(
-            ScheduleConfig(), peak=self.settings.inner_lr, tokens=self.tokens, total_tokens=self.total_tokens
-        )
+        lr = learning_rate(ScheduleConfig(), peak=self.peak, tokens=self.tokens, total_tokens=self.total_tokens)
         _, gradient = self.model.gradients(own, tokens)
         self.optimizer.step(parameters, gradient, lr=lr, islands=islands)
         self.tokens += len(taken) * self.settings.shape.sequence
@@ -190,15 +160,46 @@ class TextProblem:
         each = [self.model.logits(row[None], held).flatten(0, 2) for row in parameters]
         return float(torch.stack([js_distance(logits, consensus) for logits in each]).mean())
 
+    def spread(self, parameters: Tensor) -> tuple[float, float]:
+        """L2 and JS distance of the islands from their mean."""
+        return float(l2_distance(parameters)), self.js(parameters)
+
+
+def total_tokens(settings: TextSettings, config: RunConfig) -> int:
+    """Of the shared steps and all rounds."""
+    share = settings.batch // config.islands.count
+    rounds = settings.rounds * sum(config.steps_per_round) * share
+    return (settings.warm_up_steps * settings.batch + rounds) * settings.shape.sequence
+
+
+def warm_start(settings: TextSettings, corpus: Corpus, *, total_tokens: int) -> WarmStart:
+    """The shared data parallel steps; total_tokens: of the run, for the learning rate's schedule."""
+    layout = settings.shape.layout
+    decayed = torch.zeros(layout.numel)
+    for shard, first, end in layout.ranges():
+        decayed[first:end] = float(len(shard.shape) > 1)
+    first, second = torch.zeros(2, 1, layout.numel)
+    alone = StackedAdamW(first, second, decayed)
+    peak = settings.inner_lr if settings.warm_up_lr is None else settings.warm_up_lr
+    model, order = StackedLlama(settings.shape), corpus.order(settings.seed)
+    problem = TextProblem(settings, corpus, total_tokens, model, alone, order, peak)
+    parameters = settings.shape.initial(settings.seed)[None]
+    for _ in range(settings.warm_up_steps):
+        problem.step(parameters, slice(None), batch=settings.batch)
+    return WarmStart(parameters, alone, settings.warm_up_steps * settings.batch)
+
 
 def run_text(
     config: RunConfig,
     settings: TextSettings,
     corpus: Corpus,
     *,
+    start: WarmStart | None = None,
     on_round: Callable[[float], None] = lambda loss: None,
 ) -> TextResult:
-    """Train; `on_round` is told the consensus' held-out loss after each round.
+    """Train; `on_round` is told the consensus' held-out loss after each evaluated round.
+
+    start: what `warm_start` gives for these settings, where it is at hand.
 
     Raises:
         ConfigError: fewer sequences in a step than islands. NonFinite: the run diverged.
@@ -219,24 +220,30 @@ def run_text(
         layers=settings.shape.layers,
         tied=False,
     )
-    problem, start = TextProblem.begin(settings, corpus, config)
-    simulated = LockStep.from_start(method, start, islands=islands, seed=settings.seed)
-    spreads: list[tuple[float, float]] = []
+    if start is None:
+        start = warm_start(settings, corpus, total_tokens=total_tokens(settings, config))
+    problem, each = TextProblem.after(start, settings, corpus, config), torch.tensor(config.steps_per_round)
+    simulated = LockStep.from_start(method, start.parameters[0], islands=islands, seed=settings.seed)
+    before, after = [], []
     loss = float("nan")
     for number in range(settings.rounds):
-        simulated.round(number, problem.inner_steps)
+        record = simulated.round(number, lambda _, starts: problem.inner_steps(starts, each))
+        if (number + 1) % settings.evaluate_every and number + 1 < settings.rounds:
+            continue
         parameters = simulated.parameters
         loss = float(problem.heldout_loss(parameters.mean(0, keepdim=True)))
-        equal = method.keeps_islands_equal
-        spreads.append((0.0, 0.0) if equal else (float(l2_distance(parameters)), problem.js(parameters)))
+        before.append(problem.spread(record.end))
+        after.append((0.0, 0.0) if method.keeps_islands_equal else problem.spread(parameters))
         on_round(loss)
     return TextResult(
         loss=loss,
         island_loss=float(problem.heldout_loss(simulated.parameters).mean()),
-        l2=spreads[-1][0],
-        js=spreads[-1][1],
-        l2_max=max(l2 for l2, _ in spreads),
-        js_max=max(js for _, js in spreads),
-        sent_bytes=sum(each.bytes_sent for each in simulated.communicators),
+        l2=after[-1][0],
+        js=after[-1][1],
+        l2_max=max(l2 for l2, _ in after),
+        js_max=max(js for _, js in after),
+        l2_before=max(l2 for l2, _ in before),
+        js_before=max(js for _, js in before),
+        sent_bytes=sum(communicator.bytes_sent for communicator in simulated.communicators),
         tokens=problem.tokens,
     )

@@ -20,6 +20,7 @@ LAYERS = [
     {"islands", "conversion"},
     {"training", "launch", "planning", "simulation"},
     {"assembly"},
+    {"study"},
     {"cli"},
 ]
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}

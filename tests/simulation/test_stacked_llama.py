@@ -5,8 +5,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from loco_train.blocks import block_names, block_of
+from loco_train.simulation.stacked_adamw import StackedAdamW
 from loco_train.simulation.stacked_llama import Shape, StackedLlama
-from loco_train.simulation.text import StackedAdamW
 
 SHAPE = Shape(layers=2, hidden=32, heads=4, ffn=48, sequence=16)
 NAMES = {

@@ -1,5 +1,6 @@
 """Text problems: short runs of every method, and what must hold between them."""
 
+import itertools
 import math
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 from loco_train.config.load import available, load_run
 from loco_train.errors import ConfigError, NonFinite
 from loco_train.simulation.stacked_llama import Shape
-from loco_train.simulation.text import Corpus, TextSettings, run_text
+from loco_train.simulation.text import Corpus, TextSettings, run_text, total_tokens, warm_start
 
 SHAPE = Shape(layers=2, hidden=16, heads=2, ffn=32, sequence=16)
 
@@ -78,3 +79,36 @@ def test_more_islands_than_sequences(corpus):
 def test_a_run_that_diverges_says_so(corpus):
     with pytest.raises(NonFinite, match="NaN or infinity in the parameters of island"):
         run(corpus, "diloco", "method.outer.lr=1e30", rounds=6)
+
+
+def test_a_warm_start_at_hand_changes_nothing(corpus):
+    config = load_run("quickstart", ["method=gasloc-1peer", "islands.count=4", "method.inner_steps=5"]).config
+    settings = TextSettings(rounds=3, warm_up_steps=30, warm_up_lr=5e-3, batch=8, shape=SHAPE, inner_lr=1e-2)
+    start = warm_start(settings, corpus, total_tokens=total_tokens(settings, config))
+    alone = run_text(config, settings, corpus)
+    assert [run_text(config, settings, corpus, start=start) for _ in range(2)] == [alone, alone]
+
+
+def test_order_goes_on_where_it_was_left(corpus):
+    count = len(corpus.train)
+    for skipped in (0, 3, count, count + 5):
+        whole, rest = corpus.order(1), corpus.order(1, skipped=skipped)
+        whole = itertools.islice(whole, skipped, skipped + 4)
+        assert torch.equal(torch.stack(list(whole)), torch.stack(list(itertools.islice(rest, 4))))
+
+
+def test_evaluated_now_and_then_ends_the_same(corpus):
+    told: list[float] = []
+    often, seldom = run(corpus, "gasloc-1peer", rounds=5), run(corpus, "gasloc-1peer", rounds=5, evaluate_every=2)
+    config = load_run("quickstart", ["method=diloco", "islands.count=4", "method.inner_steps=5"]).config
+    settings = TextSettings(rounds=5, warm_up_steps=10, batch=8, shape=SHAPE, evaluate_every=2)
+    run_text(config, settings, corpus, on_round=told.append)
+    assert (often.loss, often.l2, often.js) == (seldom.loss, seldom.l2, seldom.js)
+    assert often.l2_max >= seldom.l2_max
+    assert len(told) == 3  # rounds 2, 4 and the last
+
+
+def test_islands_that_average_differ_before_the_outer_step(corpus):
+    result = run(corpus, "diloco")
+    assert result.l2_before > 0 == result.l2_max
+    assert result.js_before > 0 == result.js_max
