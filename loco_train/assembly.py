@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.distributed import Store
 
 from loco_train.checkpoint import clean_stale, island_checkpoints
@@ -25,6 +26,7 @@ from loco_train.telemetry.meters import PhaseClock
 from loco_train.telemetry.report import events_path
 from loco_train.telemetry.sinks import ConsoleSink, JsonlSink, TensorBoardSink
 from loco_train.training.evaluation import Evaluator
+from loco_train.training.health import Health, HealthMeter, NoHealth
 from loco_train.training.keeper import CheckpointKeeper
 from loco_train.training.loop import Trainer
 from loco_train.training.meeting import Meeting, compare_islands, compare_weights
@@ -198,6 +200,7 @@ def build_trainer(
         loader=loader,
         outer_step=outer_step,
         evaluator=build_evaluator(config, heldout, engine=engine, events=events, clock=clock),
+        health=build_health(config, engine=engine, outer_step=outer_step, events=events, clock=clock),
         keeper=CheckpointKeeper(
             config=config,
             run_id=run_id,
@@ -242,15 +245,31 @@ def build_evaluator(
     config: RunConfig, heldout: BatchLoader, *, engine: Engine, events: EventLog, clock: PhaseClock
 ) -> Evaluator:
     """The held-out sequences of this data parallel rank, and who evaluates them."""
+    batches = heldout_batches(config, heldout, engine=engine, sequences=config.evaluation.sequences)
+    return Evaluator(config=config, engine=engine, batches=batches, events=events, clock=clock)
+
+
+def build_health(
+    config: RunConfig, *, engine: Engine, outer_step: OuterStep, events: EventLog, clock: PhaseClock
+) -> Health:
+    """Who measures consensus health, with held-out sequences of its own; nobody where the settings ask for none."""
+    if config.health.every_rounds is None or not isinstance(outer_step, ExchangingOuterStep):
+        return NoHealth()
+    sequences = config.health.sequences
+    batches = heldout_batches(config, open_heldout(config, sequences), engine=engine, sequences=sequences)
+    return HealthMeter(config=config, engine=engine, outer_step=outer_step, batches=batches, events=events, clock=clock)
+
+
+def heldout_batches(config: RunConfig, heldout: BatchLoader, *, engine: Engine, sequences: int) -> list[Tensor]:
+    """This data parallel rank's share of the first held-out sequences."""
     layout = engine.layout
-    batches = heldout.micro_batches(
+    return heldout.micro_batches(
         0,
-        sequences=config.evaluation.sequences,
+        sequences=sequences,
         micro=config.batch.micro,
         data_index=layout.data_index,
         data_count=layout.data,
     )
-    return Evaluator(config=config, engine=engine, batches=batches, events=events, clock=clock)
 
 
 def build_ledger(config: RunConfig, progress: Progress, *, rank: int) -> Ledger | None:
@@ -269,6 +288,7 @@ def build_offline_engine(config: RunConfig, *, device: torch.device) -> Engine:
     alone = config.model_dump(mode="json")
     alone["islands"] = {}
     alone["parallel"] = {}
+    alone["health"] = {}
     alone["precision"] = {"parameters": "fp32"}
     alone["batch"]["island"] = alone["batch"]["micro"]
     single = RunConfig.model_validate(alone)

@@ -73,6 +73,23 @@ class EvaluationDone(Event):
 
 
 @dataclass(frozen=True)
+class HealthMeasured(Event):
+    """How far the islands are from their mean, the mean over the islands, before the outer step of the round.
+
+    js: of the next token's distribution, in [0, 1]. l2: of the parameters; l2_by_block: of each block. js_here,
+    l2_here: this island's own. bytes_sent: by this island for the measurement. seconds: of it, with the wait for the
+    other islands."""
+
+    js: float
+    l2: float
+    l2_by_block: dict[str, float]
+    js_here: float
+    l2_here: float
+    seconds: float
+    bytes_sent: int
+
+
+@dataclass(frozen=True)
 class CheckpointSaved(Event):
     path: str
     seconds: float
@@ -100,5 +117,5 @@ class RunEnded(Event):
 
 EVENTS: dict[str, type[Event]] = {
     kind.__name__: kind
-    for kind in (RunStarted, StepDone, RoundDone, EvaluationDone, CheckpointSaved, RunFailed, RunEnded)
+    for kind in (RunStarted, StepDone, RoundDone, EvaluationDone, HealthMeasured, CheckpointSaved, RunFailed, RunEnded)
 }
