@@ -105,10 +105,11 @@ def test_a_file_gets_one_plain_line_an_event_and_few_steps():
     assert lines[0] == "island 1 of 2 started: run [red], 4 ranks, 1.50 M parameters, at step 0/20"
     assert lines[1].startswith("step 1/20  loss 5.0000  lr 1.00e-03  grad norm 0.500  640 tokens/s")
     assert "held-out loss of the consensus 8.0000" in lines[2]
-    assert "sent 2.00 MB" in lines[3]
-    assert "a folder/step-2" in lines[4]
-    assert "PeerLost" in lines[5]
-    assert "50% of the time in inner steps" in lines[6]
+    assert "JS 0.2500, L2 3" in lines[3]
+    assert "sent 2.00 MB" in lines[4]
+    assert "a folder/step-2" in lines[5]
+    assert "PeerLost" in lines[6]
+    assert "50% of the time in inner steps" in lines[7]
     assert "\x1b" not in text
 
 
