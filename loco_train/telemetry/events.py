@@ -90,6 +90,18 @@ class HealthMeasured(Event):
 
 
 @dataclass(frozen=True)
+class Mix2Changed(Event):
+    """From the outer step of this round on. wide: whether mix2 is widened. peers, blocks: what it is now; blocks None:
+    the whole model. js: the islands' mean distance that decided; usual_js: what it was compared with."""
+
+    wide: bool
+    peers: str
+    blocks: list[str] | None
+    js: float
+    usual_js: float | None
+
+
+@dataclass(frozen=True)
 class CheckpointSaved(Event):
     path: str
     seconds: float
@@ -117,5 +129,15 @@ class RunEnded(Event):
 
 EVENTS: dict[str, type[Event]] = {
     kind.__name__: kind
-    for kind in (RunStarted, StepDone, RoundDone, EvaluationDone, HealthMeasured, CheckpointSaved, RunFailed, RunEnded)
+    for kind in (
+        RunStarted,
+        StepDone,
+        RoundDone,
+        EvaluationDone,
+        HealthMeasured,
+        Mix2Changed,
+        CheckpointSaved,
+        RunFailed,
+        RunEnded,
+    )
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,6 +23,7 @@ from loco_train.shards import FlatLayout
 from loco_train.telemetry.events import HealthMeasured
 from loco_train.telemetry.log import EventLog
 from loco_train.telemetry.meters import PhaseClock
+from loco_train.training.mix2_policy import Mix2Policy
 from loco_train.training.outer_step import ExchangingOuterStep, OwnAndMean, over_island
 from loco_train.training.progress import Progress
 
@@ -37,6 +38,12 @@ class Health(Protocol):
             TransportError: on every rank of this island; the parameters are as before.
         """
 
+    def scalars(self) -> dict[str, float]:
+        """What a checkpoint holds of what was decided, by name."""
+
+    def restore(self, scalars: Mapping[str, float]) -> None:
+        """Decide as the run of a checkpoint with these scalars, others among them."""
+
 
 class NoHealth:
     """Nothing is measured."""
@@ -44,12 +51,18 @@ class NoHealth:
     def before_outer_step(self, progress: Progress) -> None:
         pass
 
+    def scalars(self) -> dict[str, float]:
+        return {}
+
+    def restore(self, scalars: Mapping[str, float]) -> None:
+        pass
+
 
 @dataclass
 class HealthMeter:
     """Measures every `health.every_rounds` rounds.
 
-    batches: this data parallel rank's share of the held-out sequences.
+    batches: this data parallel rank's share of the held-out sequences. policy: what follows from a measurement.
     """
 
     config: RunConfig
@@ -58,6 +71,7 @@ class HealthMeter:
     batches: Sequence[Tensor]
     events: EventLog
     clock: PhaseClock
+    policy: Mix2Policy
 
     def before_outer_step(self, progress: Progress) -> None:
         """See `Health`. Collective over the islands, where it is due."""
@@ -67,6 +81,13 @@ class HealthMeter:
             with self.clock.phase("evaluate"):
                 found = self._measure(progress)
             self.events.emit(found.event(progress, seconds=time.perf_counter() - begin))
+            self.policy.heed(progress, found.mean[0])
+
+    def scalars(self) -> dict[str, float]:
+        return self.policy.scalars()
+
+    def restore(self, scalars: Mapping[str, float]) -> None:
+        self.policy.restore(scalars)
 
     def _measure(self, progress: Progress) -> Distances:
         step = self.outer_step

@@ -57,6 +57,8 @@ def test_data_parallel_is_for_one_island():
         tiny_run({"method.rule": "none", "method.mix2.peers": "nobody", "islands.count": 2})
 
 
+POLICY = {"every_rounds": 1, "policy": {}}
+GLOBAL_M1 = {"rule": "progress", "mix1": {"peers": "all"}}
 STREAMING = {"rule": "streaming", "inner_steps": 2, "mix1": {"peers": "all"}}
 
 
@@ -71,6 +73,20 @@ STREAMING = {"rule": "streaming", "inner_steps": 2, "mix1": {"peers": "all"}}
         ({"network.rendezvous_timeout": "0s"}, "rendezvous_timeout must be longer"),
         ({"method.inner_steps": 0}, "greater than"),
         ({"health.every_rounds": 0}, "greater than 0"),
+        (
+            {"health": POLICY | {"every_rounds": None}, "method": GLOBAL_M1},
+            "needs measurements: set health.every_rounds",
+        ),
+        ({"health": POLICY}, "needs a mix1"),
+        ({"health": POLICY, "method": GLOBAL_M1 | {"mix2": {"peers": "ring"}}}, "nothing to widen: .* with peers ring"),
+        (
+            {"health": POLICY, "method": {"rule": "ends", "mix2": {"peers": "ring"}}},
+            "of rule progress only, got rule ends",
+        ),
+        ({"health": POLICY, "method": STREAMING}, "of rule progress only, got rule streaming"),
+        ({"health.policy.rise": 1.0}, "greater than 1"),
+        ({"health.policy": {"rise": 1.2, "fall": 1.2}}, r"fall \(1.2\) must be below rise \(1.2\)"),
+        ({"health.policy.window": 0}, "greater than 0"),
         ({"health.every_rounds": 1, "health.sequences": 3}, r"health.sequences \(3\) must be a multiple of .*\(2\)"),
         ({"health.every_rounds": 1, "method": {"rule": "none"}}, "one island, which agrees with itself"),
         ({"method.inner_steps": [3, 0]}, "greater than"),
