@@ -269,7 +269,7 @@ def build_health(
     """Who measures consensus health, with held-out sequences of its own; nobody where the settings ask for none."""
     if config.health.every_rounds is None or not isinstance(outer_step, ExchangingOuterStep):
         return NoHealth()
-    sequences = config.health.sequences
+    sequences = config.health_sequences
     batches = heldout_batches(config, open_heldout(config, sequences), engine=engine, sequences=sequences)
     return HealthMeter(
         config=config,

@@ -19,7 +19,7 @@ class WideningConfig(Settings):
     rise: Annotated[float, Field(gt=1)] = Field(1.3, description="Times the usual distance: above it mix2 is widened.")
     fall: PositiveFloat = Field(1.1, description="Times the usual distance: below it mix2 is as set again.")
     window: PositiveInt = Field(
-        8, description="Measurements that the median is of: the last ones, and none is heeded before these."
+        8, description="Measurements that the median is of, the last ones; none decides before."
     )
 
     @model_validator(mode="after")
@@ -36,7 +36,9 @@ class HealthConfig(Settings):
     """
 
     every_rounds: PositiveInt | None = Field(None, description="None: never.")
-    sequences: PositiveInt = Field(8, description="Held-out sequences for the JS distance, the same ones every time.")
+    sequences: PositiveInt | None = Field(
+        None, description="Held-out ones for the JS distance, always the same; None: 8, or the next multiple that fits."
+    )
     policy: WideningConfig | None = Field(None, description="What a measurement changes; None: nothing.")
 
     def check_fits(self, method: MethodConfig, *, share: int) -> None:
@@ -47,7 +49,7 @@ class HealthConfig(Settings):
             return
         require(method.rule != "none", "health.every_rounds: rule none has one island, which agrees with itself")
         require(
-            self.sequences % share == 0,
+            self.sequences is None or self.sequences % share == 0,
             f"health.sequences ({self.sequences}) must be a multiple of batch.micro * parallel.data ({share})",
         )
 

@@ -322,6 +322,12 @@ class RunConfig(Settings):
         return self.batch.island // (self.batch.micro * self.parallel.data)
 
     @property
+    def health_sequences(self) -> int:
+        """Held-out sequences for the JS distance."""
+        share = self.batch.micro * self.parallel.data
+        return self.health.sequences or -(-8 // share) * share
+
+    @property
     def steps_per_round(self) -> tuple[int, ...]:
         """Inner steps of each island in a round."""
         return tuple(self.method.steps_of(island) for island in range(self.islands.count))

@@ -47,6 +47,12 @@ def test_sizes_of_a_run():
     assert run.total_tokens == 5 * run.tokens_per_round
 
 
+@pytest.mark.parametrize(("data", "sequences"), [(1, 8), (3, 12), (8, 16)])
+def test_health_takes_eight_sequences_or_the_next_multiple_that_fits(data, sequences):
+    run = tiny_run({"batch.island": 48, "evaluation.sequences": 48, "parallel.data": data, "health.every_rounds": 1})
+    assert run.health_sequences == sequences
+
+
 def test_nothing_can_be_changed_afterwards():
     with pytest.raises(ValidationError, match="frozen"):
         tiny_run().rounds = 3
