@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.distributed import Store
 
 from loco_train.checkpoint import clean_stale, island_checkpoints
@@ -19,15 +21,19 @@ from loco_train.islands import Engine, Layout, ParameterViews, build_engine, joi
 from loco_train.islands.matrices import IslandMatrices
 from loco_train.launch.environment import RankEnvironment
 from loco_train.outer import outer_method
+from loco_train.outer.methods import with_mix2
+from loco_train.outer.policy import Widening
 from loco_train.telemetry.events import RunStarted
 from loco_train.telemetry.log import EventLog, Sink
 from loco_train.telemetry.meters import PhaseClock
 from loco_train.telemetry.report import events_path
 from loco_train.telemetry.sinks import ConsoleSink, JsonlSink, TensorBoardSink
 from loco_train.training.evaluation import Evaluator
+from loco_train.training.health import Health, HealthMeter, NoHealth
 from loco_train.training.keeper import CheckpointKeeper
 from loco_train.training.loop import Trainer
 from loco_train.training.meeting import Meeting, compare_islands, compare_weights
+from loco_train.training.mix2_policy import FixedMix2, Mix2Policy, WideningMix2
 from loco_train.training.outer_step import ExchangingOuterStep, NoOuterStep, OuterStep
 from loco_train.training.progress import Progress, round_plan
 from loco_train.training.resume import agree_on_point, restore
@@ -177,7 +183,8 @@ def build_trainer(
     clock = PhaseClock()
     compare_islands(meeting, loader=loader, views=engine.views)
     outer_step = build_outer_step(meeting, layout=layout, views=engine.views, device=device, clock=clock)
-    progress, resumed_from = start_or_resume(meeting, engine=engine, outer_step=outer_step)
+    health = build_health(config, engine=engine, outer_step=outer_step, events=events, clock=clock)
+    progress, resumed_from = start_or_resume(meeting, engine=engine, outer_step=outer_step, health=health)
     ledger = build_ledger(config, progress, rank=environment.rank)
     events.emit(
         RunStarted(
@@ -198,12 +205,14 @@ def build_trainer(
         loader=loader,
         outer_step=outer_step,
         evaluator=build_evaluator(config, heldout, engine=engine, events=events, clock=clock),
+        health=health,
         keeper=CheckpointKeeper(
             config=config,
             run_id=run_id,
             folder=island_checkpoints(Path(config.run_dir), config.islands.index),
             engine=engine,
             outer_step=outer_step,
+            health=health,
             attachments=attachments(config),
             events=events,
             clock=clock,
@@ -216,7 +225,9 @@ def build_trainer(
     )
 
 
-def start_or_resume(meeting: Meeting, *, engine: Engine, outer_step: OuterStep) -> tuple[Progress, str | None]:
+def start_or_resume(
+    meeting: Meeting, *, engine: Engine, outer_step: OuterStep, health: Health
+) -> tuple[Progress, str | None]:
     """Where the run stands, and the checkpoint it came from: None on a fresh start, whose weights are compared."""
     config = meeting.config
     folder = island_checkpoints(Path(config.run_dir), config.islands.index)
@@ -229,7 +240,13 @@ def start_or_resume(meeting: Meeting, *, engine: Engine, outer_step: OuterStep) 
     def begin() -> Progress:
         if point is not None:
             return restore(
-                point, folder=folder, config=config, run_id=meeting.run_id, engine=engine, outer_step=outer_step
+                point,
+                folder=folder,
+                config=config,
+                run_id=meeting.run_id,
+                engine=engine,
+                outer_step=outer_step,
+                health=health,
             )
         outer_step.begin()
         return Progress()
@@ -242,15 +259,59 @@ def build_evaluator(
     config: RunConfig, heldout: BatchLoader, *, engine: Engine, events: EventLog, clock: PhaseClock
 ) -> Evaluator:
     """The held-out sequences of this data parallel rank, and who evaluates them."""
+    batches = heldout_batches(config, heldout, engine=engine, sequences=config.evaluation.sequences)
+    return Evaluator(config=config, engine=engine, batches=batches, events=events, clock=clock)
+
+
+def build_health(
+    config: RunConfig, *, engine: Engine, outer_step: OuterStep, events: EventLog, clock: PhaseClock
+) -> Health:
+    """Who measures consensus health, with held-out sequences of its own; nobody where the settings ask for none."""
+    if config.health.every_rounds is None or not isinstance(outer_step, ExchangingOuterStep):
+        return NoHealth()
+    sequences = config.health_sequences
+    batches = heldout_batches(config, open_heldout(config, sequences), engine=engine, sequences=sequences)
+    return HealthMeter(
+        config=config,
+        engine=engine,
+        outer_step=outer_step,
+        batches=batches,
+        events=events,
+        clock=clock,
+        policy=build_mix2_policy(config, outer_step=outer_step, events=events),
+    )
+
+
+def build_mix2_policy(config: RunConfig, *, outer_step: ExchangingOuterStep, events: EventLog) -> Mix2Policy:
+    """What follows from a measurement of health."""
+    policy = config.health.policy
+    if policy is None:
+        return FixedMix2()
+    return WideningMix2(
+        mix2=config.method.mix2,
+        widening=Widening(policy.rise, policy.fall, policy.window),
+        build=partial(
+            with_mix2,
+            outer_step.method,
+            layout=outer_step.views.owned,
+            layers=config.model.layers,
+            tied=config.model.tied_embeddings,
+        ),
+        outer_step=outer_step,
+        events=events,
+    )
+
+
+def heldout_batches(config: RunConfig, heldout: BatchLoader, *, engine: Engine, sequences: int) -> list[Tensor]:
+    """This data parallel rank's share of the first held-out sequences."""
     layout = engine.layout
-    batches = heldout.micro_batches(
+    return heldout.micro_batches(
         0,
-        sequences=config.evaluation.sequences,
+        sequences=sequences,
         micro=config.batch.micro,
         data_index=layout.data_index,
         data_count=layout.data,
     )
-    return Evaluator(config=config, engine=engine, batches=batches, events=events, clock=clock)
 
 
 def build_ledger(config: RunConfig, progress: Progress, *, rank: int) -> Ledger | None:
@@ -269,6 +330,7 @@ def build_offline_engine(config: RunConfig, *, device: torch.device) -> Engine:
     alone = config.model_dump(mode="json")
     alone["islands"] = {}
     alone["parallel"] = {}
+    alone["health"] = {}
     alone["precision"] = {"parameters": "fp32"}
     alone["batch"]["island"] = alone["batch"]["micro"]
     single = RunConfig.model_validate(alone)

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from loco_train.blocks import select_blocks
+from loco_train.config.health import HealthConfig
 from loco_train.config.method import MethodConfig
 from loco_train.config.settings import Fraction, NonNegativeFloat, Settings, require
 from loco_train.units import Bytes, Duration
@@ -242,6 +243,7 @@ class RunConfig(Settings):
     schedule: ScheduleConfig = ScheduleConfig()
     precision: PrecisionConfig = PrecisionConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+    health: HealthConfig = HealthConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
 
@@ -250,6 +252,7 @@ class RunConfig(Settings):
         self._check_model_fits_parallel()
         self._check_batch()
         self._check_method_fits()
+        self.health.check_fits(self.method, share=self.batch.micro * self.parallel.data)
         return self
 
     def _check_method_fits(self) -> None:
@@ -317,6 +320,12 @@ class RunConfig(Settings):
     def accumulation_steps(self) -> int:
         """Micro-batches of one inner step on one data parallel rank."""
         return self.batch.island // (self.batch.micro * self.parallel.data)
+
+    @property
+    def health_sequences(self) -> int:
+        """Held-out sequences for the JS distance."""
+        share = self.batch.micro * self.parallel.data
+        return self.health.sequences or -(-8 // share) * share
 
     @property
     def steps_per_round(self) -> tuple[int, ...]:

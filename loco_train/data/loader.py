@@ -192,7 +192,8 @@ def _check_enough(split: PackedSplit, count: int) -> None:
             f"too few held-out sequences in the dataset {split.dataset.prefix}",
             got=f"{split.samples} sequences of {split.sequence_length} tokens",
             allowed=f"at least {count}",
-            fix=f"set evaluation.sequences lower (this source has {split.samples}), or raise data.heldout_fraction",
+            fix=f"set evaluation.sequences or health.sequences lower (this source has {split.samples}), or raise "
+            "data.heldout_fraction",
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -40,6 +40,13 @@ class Engine(Protocol):
         """Mean loss in nats over the island, the same on every rank.
 
         micro_batches: at least one, equally many on every data parallel rank, all of one shape [micro, length + 1].
+        """
+
+    def logits(self, micro_batches: Sequence[Tensor]) -> Iterator[Tensor]:
+        """Logits [positions, vocabulary] of this data parallel rank's sequences, some positions at a time, on every
+        rank of the last stage; nothing on the others. Every rank goes through all of it.
+
+        micro_batches: as for `evaluate`.
         """
 
     def close(self) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +22,7 @@ from loco_train.islands.engine import StepResult, deepspeed_settings
 from loco_train.islands.initial import initial_values
 from loco_train.islands.inner_optimizer import build_inner_optimizer, set_learning_rate
 from loco_train.islands.layout import Layout
+from loco_train.islands.logits import whole_logits
 from loco_train.islands.masters import masters_of
 from loco_train.islands.model import Blueprint, DecoderBlock, layer_specs, mean_loss
 from loco_train.islands.views import ParameterViews
@@ -30,13 +32,21 @@ class PipelinedEngine:
     """See `Engine`. The schedule is 1F1B over the micro-batches of a step."""
 
     def __init__(
-        self, layout: Layout, views: ParameterViews, engine: Any, optimizer: Optimizer, *, accumulation_steps: int
+        self,
+        layout: Layout,
+        views: ParameterViews,
+        engine: Any,
+        optimizer: Optimizer,
+        *,
+        accumulation_steps: int,
+        vocabulary: int,
     ) -> None:
         self.layout = layout
         self.views = views
         self._engine = engine
         self._optimizer = optimizer
         self._accumulation_steps = accumulation_steps
+        self._vocabulary = vocabulary
         self._shape: torch.Size | None = None
 
     @staticmethod
@@ -57,7 +67,14 @@ class PipelinedEngine:
             masters_of(engine.optimizer, parameters), layout, device=device, tied_numel=_tied_numel(config)
         )
         views.fill(initial_values(config.model, seed=config.seed))
-        return PipelinedEngine(layout, views, engine, optimizer, accumulation_steps=config.accumulation_steps)
+        return PipelinedEngine(
+            layout,
+            views,
+            engine,
+            optimizer,
+            accumulation_steps=config.accumulation_steps,
+            vocabulary=config.model.vocab_size,
+        )
 
     def step(self, micro_batches: Sequence[Tensor], *, lr: float) -> StepResult:
         if len(micro_batches) != self._accumulation_steps:
@@ -71,6 +88,25 @@ class PipelinedEngine:
         self._expect(micro_batches[0].shape)
         loss = self._engine.eval_batch(_examples(micro_batches), num_micro_batches=len(micro_batches))
         return float(loss)
+
+    def logits(self, micro_batches: Sequence[Tensor]) -> Iterator[Tensor]:
+        self._expect(micro_batches[0].shape)
+        for micro_batch in micro_batches:
+            kept: list[Tensor] = []
+            with self._loss_replaced(_keep_logits(kept)):
+                self._engine.eval_batch(_examples([micro_batch]), num_micro_batches=1)
+            for part in kept:
+                yield from whole_logits(part, self.layout, vocabulary=self._vocabulary)
+
+    @contextmanager
+    def _loss_replaced(self, loss: Callable[[Tensor, Tensor], Tensor]) -> Iterator[None]:
+        # eval_batch can return logits, but adds them to a sum that the losses of other evaluations go into.
+        module = self._engine.module
+        before, module.loss_fn = module.loss_fn, loss
+        try:
+            yield
+        finally:
+            module.loss_fn = before
 
     def close(self) -> None:
         with quiet_build():
@@ -120,6 +156,14 @@ def _end_stage_ranks(layout: Layout, tensor_index: int) -> list[int]:
 def _examples(micro_batches: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
     """Tokens and labels; the first stage takes the tokens and the last one the labels."""
     return iter([(m[:, :-1].contiguous(), m[:, 1:].contiguous()) for m in micro_batches])
+
+
+def _keep_logits(kept: list[Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+    def loss(logits: Tensor, labels: Tensor) -> Tensor:
+        kept.append(logits)
+        return torch.zeros((), device=logits.device)
+
+    return loss
 
 
 def _tied_numel(config: RunConfig) -> int | None:

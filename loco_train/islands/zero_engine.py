@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -19,6 +19,7 @@ from loco_train.islands.engine import StepResult, deepspeed_settings
 from loco_train.islands.initial import initial_values
 from loco_train.islands.inner_optimizer import build_inner_optimizer, set_learning_rate
 from loco_train.islands.layout import Layout, ModelParallelUnit
+from loco_train.islands.logits import whole_logits
 from loco_train.islands.masters import masters_of
 from loco_train.islands.model import Blueprint, Decoder, layer_specs
 from loco_train.islands.views import ParameterViews
@@ -28,13 +29,21 @@ class ZeroEngine:
     """See `Engine`."""
 
     def __init__(
-        self, layout: Layout, views: ParameterViews, engine: Any, optimizer: Optimizer, *, accumulation_steps: int
+        self,
+        layout: Layout,
+        views: ParameterViews,
+        engine: Any,
+        optimizer: Optimizer,
+        *,
+        accumulation_steps: int,
+        vocabulary: int,
     ) -> None:
         self.layout = layout
         self.views = views
         self._engine = engine
         self._optimizer = optimizer
         self._accumulation_steps = accumulation_steps
+        self._vocabulary = vocabulary
 
     @staticmethod
     def build(config: RunConfig, layout: Layout, *, device: torch.device) -> ZeroEngine:
@@ -55,7 +64,14 @@ class ZeroEngine:
             )
         views = ParameterViews(masters_of(engine.optimizer, parameters), layout, device=device)
         views.fill(initial_values(config.model, seed=config.seed))
-        return ZeroEngine(layout, views, engine, optimizer, accumulation_steps=config.accumulation_steps)
+        return ZeroEngine(
+            layout,
+            views,
+            engine,
+            optimizer,
+            accumulation_steps=config.accumulation_steps,
+            vocabulary=config.model.vocab_size,
+        )
 
     def step(self, micro_batches: Sequence[Tensor], *, lr: float) -> StepResult:
         if len(micro_batches) != self._accumulation_steps:
@@ -74,6 +90,13 @@ class ZeroEngine:
         self._engine.eval()
         with torch.no_grad():
             return self._island_mean([self._loss(micro_batch) for micro_batch in micro_batches])
+
+    def logits(self, micro_batches: Sequence[Tensor]) -> Iterator[Tensor]:
+        self._engine.eval()
+        for micro_batch in micro_batches:
+            with torch.no_grad():
+                part = self._engine(micro_batch[:, :-1].contiguous().to(self._engine.device))
+            yield from whole_logits(part, self.layout, vocabulary=self._vocabulary)
 
     def close(self) -> None:
         with quiet_build():

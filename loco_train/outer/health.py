@@ -8,6 +8,7 @@ rest, so that both still sum to 1. (Cut off without the rest, distances above 1 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -15,17 +16,42 @@ from torch import Tensor
 TOP_TOKENS = 100
 
 
+@dataclass(frozen=True)
+class Speech:
+    """What a model says at each position, as far as it counts: a hundred numbers instead of a whole vocabulary.
+
+    tokens: its most probable ones, [positions, top]. logs: fp64 log probabilities of these and of all the rest
+    together, [positions, top + 1].
+    """
+
+    tokens: Tensor
+    logs: Tensor
+
+    @staticmethod
+    def of(logits: Tensor, *, top: int = TOP_TOKENS) -> Speech:
+        """logits: [positions, vocabulary], any float dtype."""
+        tokens = logits.topk(min(top, logits.shape[1]), dim=1).indices
+        return Speech(tokens, _log_distribution(logits.double(), tokens))
+
+
+def js_distances(island_logits: Tensor, consensus: Speech) -> Tensor:
+    """The Jensen-Shannon distance in [0, 1] at each position, fp64.
+
+    island_logits: [positions, vocabulary], any float dtype.
+    """
+    p, q = _log_distribution(island_logits.double(), consensus.tokens), consensus.logs
+    middle = torch.logaddexp(p, q) - math.log(2)
+    divergence = 0.5 * (_kl(p, middle) + _kl(q, middle))
+    # Rounding may leave a zero a little below zero.
+    return (divergence / math.log(2)).clamp(0, 1).sqrt()
+
+
 def js_distance(island_logits: Tensor, consensus_logits: Tensor, *, top: int = TOP_TOKENS) -> Tensor:
     """Mean over positions of the Jensen-Shannon distance in [0, 1], a scalar in fp64.
 
     island_logits, consensus_logits: [positions, vocabulary], any float dtype.
     """
-    chosen = consensus_logits.topk(min(top, consensus_logits.shape[1]), dim=1).indices
-    p, q = (_log_distribution(logits.double(), chosen) for logits in (island_logits, consensus_logits))
-    middle = torch.logaddexp(p, q) - math.log(2)
-    divergence = 0.5 * (_kl(p, middle) + _kl(q, middle))
-    # Rounding may leave a zero a little below zero.
-    return (divergence / math.log(2)).clamp(0, 1).sqrt().mean()
+    return js_distances(island_logits, Speech.of(consensus_logits, top=top)).mean()
 
 
 def _log_distribution(logits: Tensor, chosen: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import yaml
@@ -53,13 +54,23 @@ def outer_method(
     return MixingMethod(
         rule=RULES[method.rule],
         mix1=Mix(peers(method.mix1), "mix1"),
-        mix2=Mix(peers(method.mix2), "mix2", _ranges(method.mix2, layout, layers=layers, tied=tied)),
+        mix2=_mix2(method.mix2, layout, layers=layers, tied=tied),
         aggregator=aggregator(method.aggregator, matrices, layout),
         optimizer=optimizer,
         islands=islands,
         mixes_momentum=method.mix1_momentum,
         shares=_shares(method, islands),
     )
+
+
+def with_mix2(method: OuterMethod, mix: MixConfig, *, layout: FlatLayout, layers: int, tied: bool) -> OuterMethod:
+    """The method, made by `outer_method` of the same layout and model, with another mix2."""
+    assert isinstance(method, MixingMethod), "settings refuse it for others"
+    return replace(method, mix2=_mix2(mix, layout, layers=layers, tied=tied))
+
+
+def _mix2(mix: MixConfig, layout: FlatLayout, *, layers: int, tied: bool) -> Mix:
+    return Mix(peers(mix), "mix2", _ranges(mix, layout, layers=layers, tied=tied))
 
 
 def peers(mix: MixConfig) -> Peers:

@@ -73,6 +73,35 @@ class EvaluationDone(Event):
 
 
 @dataclass(frozen=True)
+class HealthMeasured(Event):
+    """How far the islands are from their mean, the mean over the islands, before the outer step of the round.
+
+    js: of the next token's distribution, in [0, 1]. l2: of the parameters; l2_by_block: of each block. js_here,
+    l2_here: this island's own. bytes_sent: by this island for the measurement. seconds: of it, with the wait for the
+    other islands."""
+
+    js: float
+    l2: float
+    l2_by_block: dict[str, float]
+    js_here: float
+    l2_here: float
+    seconds: float
+    bytes_sent: int
+
+
+@dataclass(frozen=True)
+class Mix2Changed(Event):
+    """From the outer step of this round on. wide: whether mix2 is widened. peers, blocks: what it is now; blocks None:
+    the whole model. js: the islands' mean distance that decided; usual_js: what it was compared with."""
+
+    wide: bool
+    peers: str
+    blocks: list[str] | None
+    js: float
+    usual_js: float | None
+
+
+@dataclass(frozen=True)
 class CheckpointSaved(Event):
     path: str
     seconds: float
@@ -100,5 +129,15 @@ class RunEnded(Event):
 
 EVENTS: dict[str, type[Event]] = {
     kind.__name__: kind
-    for kind in (RunStarted, StepDone, RoundDone, EvaluationDone, CheckpointSaved, RunFailed, RunEnded)
+    for kind in (
+        RunStarted,
+        StepDone,
+        RoundDone,
+        EvaluationDone,
+        HealthMeasured,
+        Mix2Changed,
+        CheckpointSaved,
+        RunFailed,
+        RunEnded,
+    )
 }

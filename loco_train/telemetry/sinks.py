@@ -17,6 +17,8 @@ from loco_train.telemetry.events import (
     CheckpointSaved,
     EvaluationDone,
     Event,
+    HealthMeasured,
+    Mix2Changed,
     RoundDone,
     RunEnded,
     RunFailed,
@@ -114,6 +116,12 @@ def describe(event: Event, *, total_steps: int) -> str:
             )
         case EvaluationDone():
             return f"{at}  held-out loss of the {event.scope} {event.loss:.4f}, perplexity {event.perplexity:.2f}"
+        case HealthMeasured():
+            return f"{at}  islands apart from their mean: JS {event.js:.4f}, L2 {event.l2:.4g}"
+        case Mix2Changed():
+            blocks = "the whole model" if event.blocks is None else ", ".join(event.blocks) or "no block"
+            usual = "" if event.usual_js is None else f", usually {event.usual_js:.4f}"
+            return f"{at}  mix2 is now {event.peers} on {blocks}: JS {event.js:.4f}{usual}"
         case CheckpointSaved():
             return f"{at}  saved {event.path} ({format_bytes(event.bytes)} in {event.seconds:.2f} s)"
         case RunFailed():
@@ -124,7 +132,8 @@ def describe(event: Event, *, total_steps: int) -> str:
 
 
 class TensorBoardSink:
-    """Scalars by step: loss, learning rate, norms, speed, round phases, bytes, spread, held-out losses."""
+    """Scalars by step: loss, learning rate, norms, speed, round phases, bytes, spread, held-out losses, consensus
+    health."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -169,4 +178,9 @@ def scalars(event: Event) -> dict[str, float]:
             return {tag: value for tag, value in values.items() if value is not None}
         case EvaluationDone():
             return {f"heldout/{event.scope}_loss": event.loss}
+        case HealthMeasured():
+            blocks = {f"health_l2/{block}": distance for block, distance in event.l2_by_block.items()}
+            return {"health/js": event.js, "health/l2": event.l2, **blocks}
+        case Mix2Changed():
+            return {"health/mix2_wide": float(event.wide)}
     return {}

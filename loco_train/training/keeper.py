@@ -16,6 +16,7 @@ from loco_train.islands import Engine
 from loco_train.telemetry.events import CheckpointSaved
 from loco_train.telemetry.log import EventLog
 from loco_train.telemetry.meters import PhaseClock
+from loco_train.training.health import Health
 from loco_train.training.outer_step import OuterStep
 from loco_train.training.progress import Progress
 
@@ -33,6 +34,7 @@ class CheckpointKeeper:
     folder: Path
     engine: Engine
     outer_step: OuterStep
+    health: Health
     attachments: dict[str, bytes]
     events: EventLog
     clock: PhaseClock
@@ -71,7 +73,7 @@ class CheckpointKeeper:
     def _content(self) -> RankContent:
         views = self.engine.views
         tensors = {**views.state(), **self.outer_step.tensors(), "rng": torch.get_rng_state()}
-        return RankContent(shards=views.shards, tensors=tensors, scalars=views.scalars())
+        return RankContent(shards=views.shards, tensors=tensors, scalars={**views.scalars(), **self.health.scalars()})
 
     def _header(self, progress: Progress) -> Header:
         parallel, islands = self.config.parallel, self.config.islands

@@ -16,6 +16,7 @@ from loco_train.telemetry.events import RoundDone, RunEnded, StepDone
 from loco_train.telemetry.log import EventLog
 from loco_train.telemetry.meters import PhaseClock
 from loco_train.training.evaluation import Evaluator
+from loco_train.training.health import Health
 from loco_train.training.keeper import CheckpointKeeper
 from loco_train.training.outer_step import OuterReport, OuterStep
 from loco_train.training.progress import Progress, round_plan
@@ -36,6 +37,7 @@ class Trainer:
     loader: BatchLoader
     outer_step: OuterStep
     evaluator: Evaluator
+    health: Health
     keeper: CheckpointKeeper
     samples: SampleLog
     events: EventLog
@@ -80,6 +82,7 @@ class Trainer:
     def _outer_step(self, *, learned: bool) -> None:
         plan = self._plan()
         try:
+            self.health.before_outer_step(self.progress)
             report = self.outer_step.run(self.progress, learned=learned)
         except TransportError:
             # Nothing of the failed exchange was applied: this is the state to resume the exchange from.

@@ -10,7 +10,7 @@ the second.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -23,6 +23,7 @@ from loco_train.errors import IslandMismatch, NonFinite, TransportError
 from loco_train.islands import ParameterViews
 from loco_train.outer import Draw, OuterMethod, OuterState, Pending, Together
 from loco_train.telemetry.meters import PhaseClock
+from loco_train.training.byte_count import ByteCount
 from loco_train.training.progress import Progress
 from loco_train.transport.ballot import DIFFERS, OK, Ballot
 from loco_train.transport.counterparts import Counterparts
@@ -48,6 +49,23 @@ class Consensus:
 
     distance: float = 0.0
     bytes_sent: int = 0
+
+
+@dataclass(frozen=True)
+class OwnAndMean:
+    """Flat buffers [views.owned.numel]: the island's own parameters, and the mean of the islands."""
+
+    own: Tensor
+    mean: Tensor
+
+    @contextmanager
+    def mean_inside(self, views: ParameterViews) -> Iterator[None]:
+        """Inside the block the engine has the mean, after it its own again. Collective over the island."""
+        views.write(self.mean)
+        try:
+            yield
+        finally:
+            views.write(self.own)
 
 
 class OuterStep(Protocol):
@@ -148,21 +166,33 @@ class ExchangingOuterStep:
         if self.method.keeps_islands_equal:
             yield Consensus()
             return
+        with self.counted.apart(self.blocking) as sent:
+            found = self.own_and_mean(progress, "consensus")
+        apart = float((found.own - found.mean).square().sum(dtype=torch.float64))
+        distance, total_sent = over_island([apart, sent.counted], self.views)
+        with found.mean_inside(self.views):
+            yield Consensus(math.sqrt(distance), int(total_sent))
+
+    def own_and_mean(self, progress: Progress, purpose: str) -> OwnAndMean:
+        """This rank's owned masters as they are, and their mean over the islands. Collective over the islands."""
         own = torch.zeros_like(self.scratch)
         self.views.read(own)
         mean = own.to(self.blocking.device, copy=True)
-        before = self.blocking.counter.bytes_sent
         pending = _set_out(lambda: self.blocking.mean(mean))
-        self._all_or_nobody(f"{_name(progress)}/consensus", pending, voters=None)
-        sent = self.blocking.counter.bytes_sent - before
-        mean = mean.to(own.device)
-        distance, total_sent = _over_island([float((own - mean).square().sum(dtype=torch.float64)), sent], self.views)
-        self.views.write(mean)
-        try:
-            yield Consensus(math.sqrt(distance), int(total_sent))
-        finally:
-            self.views.write(own)
-            self.counted.take()  # told in the evaluation's event, not once more in the next round's
+        self._all_or_nobody(f"{_name(progress)}/{purpose}", pending, voters=None)
+        return OwnAndMean(own, mean.to(own.device))
+
+    def of_every_island(self, progress: Progress, purpose: str, values: Sequence[float]) -> Tensor:
+        """[islands, values] fp64 on the CPU, the same bits on every rank of every island.
+
+        values: the same on every rank of this island. Collective over the islands.
+        """
+        # Gathered and not averaged: the order of a sum may differ between the groups of an island's ranks.
+        mine = torch.tensor(values, dtype=torch.float64, device=self.blocking.device)
+        every = mine.new_empty(self.blocking.count, len(mine))
+        pending = _set_out(lambda: self.blocking.gather(mine, every))
+        self._all_or_nobody(f"{_name(progress)}/{purpose}", pending, voters=None)
+        return every.cpu()
 
     def _draw(self, progress: Progress) -> Draw:
         return Draw(self.seed, progress.round)
@@ -224,7 +254,7 @@ class ExchangingOuterStep:
                 spread += float((own - mean).square().sum(dtype=torch.float64))
         sent, on_sockets = self.counted.take()
         unknown = float(on_sockets is None)
-        sums = _over_island([norm, spread, sent, on_sockets or 0, unknown], self.views)
+        sums = over_island([norm, spread, sent, on_sockets or 0, unknown], self.views)
         return OuterReport(
             pseudo_gradient_norm=math.sqrt(sums[0]),
             spread_l2=math.sqrt(sums[1]) if known else None,
@@ -251,24 +281,8 @@ def _set_out(start: Callable[[], Pending]) -> Pending:
         return Failed(error)
 
 
-@dataclass
-class ByteCount:
-    """Bytes that this rank sent since the last `take`, counted and on its sockets."""
-
-    counterparts: list[Counterparts]
-    counted: int = 0
-    on_sockets: int = 0
-
-    def take(self) -> tuple[int, int | None]:
-        counted = sum(each.counter.bytes_sent for each in self.counterparts)
-        each_socket = [each.socket_bytes_sent() for each in self.counterparts]
-        known = [count for count in each_socket if count is not None]
-        new = counted - self.counted, sum(known) - self.on_sockets if known else None
-        self.counted, self.on_sockets = counted, sum(known)
-        return new
-
-
-def _over_island(values: list[float], views: ParameterViews) -> list[float]:
+def over_island(values: list[float], views: ParameterViews) -> list[float]:
+    """Each value summed over the ranks of the island; the same on all of them."""
     total = torch.tensor(values, dtype=torch.float64).to(views.device)
     dist.all_reduce(total)
     summed: list[float] = total.tolist()

@@ -20,6 +20,7 @@ from loco_train.checkpoint.steps import newest_step
 from loco_train.config.schema import RunConfig
 from loco_train.errors import CheckpointError
 from loco_train.islands import Engine
+from loco_train.training.health import Health
 from loco_train.training.meeting import Meeting
 from loco_train.training.outer_step import OuterStep
 from loco_train.training.progress import Progress
@@ -95,9 +96,16 @@ def _saved_points(folder: Path) -> list[SavedPoint]:
 
 
 def restore(
-    point: SavedPoint, *, folder: Path, config: RunConfig, run_id: str, engine: Engine, outer_step: OuterStep
+    point: SavedPoint,
+    *,
+    folder: Path,
+    config: RunConfig,
+    run_id: str,
+    engine: Engine,
+    outer_step: OuterStep,
+    health: Health,
 ) -> Progress:
-    """Set engine, outer state and RNG to a saved point. Collective over the island.
+    """Set engine, outer state, what health has decided and RNG to a saved point. Collective over the island.
 
     Raises:
         CheckpointError: on every rank: damaged, or of another run, layout or configuration.
@@ -114,6 +122,7 @@ def restore(
     engine.views.restore(state.tensors, state.scalars)
     for key, target in outer_step.tensors().items():
         target.copy_(state.tensors[key])
+    health.restore(state.scalars)
     torch.set_rng_state(state.tensors["rng"])
     engine.views.verify_copies()
     if dist.get_rank() == 0:

@@ -47,6 +47,12 @@ def test_sizes_of_a_run():
     assert run.total_tokens == 5 * run.tokens_per_round
 
 
+@pytest.mark.parametrize(("data", "sequences"), [(1, 8), (3, 12), (8, 16)])
+def test_health_takes_eight_sequences_or_the_next_multiple_that_fits(data, sequences):
+    run = tiny_run({"batch.island": 48, "evaluation.sequences": 48, "parallel.data": data, "health.every_rounds": 1})
+    assert run.health_sequences == sequences
+
+
 def test_nothing_can_be_changed_afterwards():
     with pytest.raises(ValidationError, match="frozen"):
         tiny_run().rounds = 3
@@ -57,6 +63,8 @@ def test_data_parallel_is_for_one_island():
         tiny_run({"method.rule": "none", "method.mix2.peers": "nobody", "islands.count": 2})
 
 
+POLICY = {"every_rounds": 1, "policy": {}}
+GLOBAL_M1 = {"rule": "progress", "mix1": {"peers": "all"}}
 STREAMING = {"rule": "streaming", "inner_steps": 2, "mix1": {"peers": "all"}}
 
 
@@ -70,6 +78,23 @@ STREAMING = {"rule": "streaming", "inner_steps": 2, "mix1": {"peers": "all"}}
         ({"network.exchange_timeout": 0}, "exchange_timeout must be longer"),
         ({"network.rendezvous_timeout": "0s"}, "rendezvous_timeout must be longer"),
         ({"method.inner_steps": 0}, "greater than"),
+        ({"health.every_rounds": 0}, "greater than 0"),
+        (
+            {"health": POLICY | {"every_rounds": None}, "method": GLOBAL_M1},
+            "needs measurements: set health.every_rounds",
+        ),
+        ({"health": POLICY}, "needs a mix1"),
+        ({"health": POLICY, "method": GLOBAL_M1 | {"mix2": {"peers": "ring"}}}, "nothing to widen: .* with peers ring"),
+        (
+            {"health": POLICY, "method": {"rule": "ends", "mix2": {"peers": "ring"}}},
+            "of rule progress only, got rule ends",
+        ),
+        ({"health": POLICY, "method": STREAMING}, "of rule progress only, got rule streaming"),
+        ({"health.policy.rise": 1.0}, "greater than 1"),
+        ({"health.policy": {"rise": 1.2, "fall": 1.2}}, r"fall \(1.2\) must be below rise \(1.2\)"),
+        ({"health.policy.window": 0}, "greater than 0"),
+        ({"health.every_rounds": 1, "health.sequences": 3}, r"health.sequences \(3\) must be a multiple of .*\(2\)"),
+        ({"health.every_rounds": 1, "method": {"rule": "none"}}, "one island, which agrees with itself"),
         ({"method.inner_steps": [3, 0]}, "greater than"),
         ({"method.inner_steps": [3, 3]}, "islands.count is 1"),
         ({"method.mix2.peers": "ring", "method.mix2.blocks": ["layers.7"]}, "layers.7 is no block of this model"),

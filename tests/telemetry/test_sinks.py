@@ -13,6 +13,7 @@ from loco_train.errors import EnvironmentProblem
 from loco_train.telemetry.events import (
     CheckpointSaved,
     EvaluationDone,
+    HealthMeasured,
     RoundDone,
     RunEnded,
     RunFailed,
@@ -30,9 +31,14 @@ ROUND = RoundDone(
     step=2, round=1, compute_seconds=1.0, wait_seconds=0.5, outer_seconds=0.25, bytes_sent=2_000_000,
     socket_bytes_sent=None, pseudo_gradient_norm=3.0, spread_l2=0.125,
 )  # fmt: skip
+HEALTH = HealthMeasured(
+    step=2, round=0, js=0.25, l2=3.0, l2_by_block={"embedding": 1.0, "layers.0.mlp": 2.0}, js_here=0.2, l2_here=2.5,
+    seconds=0.5, bytes_sent=1000,
+)  # fmt: skip
 EVENTS = [
     STARTED,
     EvaluationDone(step=0, round=0, scope="consensus", loss=8.0, perplexity=2981.0, seconds=1.0),
+    HEALTH,
     ROUND,
     CheckpointSaved(step=2, round=1, path="a folder/step-2", seconds=0.5, bytes=1000),
     RunFailed(step=2, round=1, error="PeerLost", message="line one\nline two", exit_code=6),
@@ -95,14 +101,15 @@ def test_a_file_gets_one_plain_line_an_event_and_few_steps():
     sink.close()
     text = plain.file.getvalue()
     lines = text.splitlines()
-    assert len(lines) == 7
+    assert len(lines) == 8
     assert lines[0] == "island 1 of 2 started: run [red], 4 ranks, 1.50 M parameters, at step 0/20"
     assert lines[1].startswith("step 1/20  loss 5.0000  lr 1.00e-03  grad norm 0.500  640 tokens/s")
     assert "held-out loss of the consensus 8.0000" in lines[2]
-    assert "sent 2.00 MB" in lines[3]
-    assert "a folder/step-2" in lines[4]
-    assert "PeerLost" in lines[5]
-    assert "50% of the time in inner steps" in lines[6]
+    assert "JS 0.2500, L2 3" in lines[3]
+    assert "sent 2.00 MB" in lines[4]
+    assert "a folder/step-2" in lines[5]
+    assert "PeerLost" in lines[6]
+    assert "50% of the time in inner steps" in lines[7]
     assert "\x1b" not in text
 
 
@@ -128,7 +135,7 @@ def read_scalars(folder) -> dict[str, list[tuple[int, float]]]:
 
 def test_tensorboard_shows_each_step_once_over_a_resume(tmp_path):
     log = EventLog([TensorBoardSink(tmp_path)])
-    for event in [STARTED, EVENTS[1], step(1, loss=4.0), step(2, loss=3.0), ROUND, step(3, loss=2.5)]:
+    for event in [STARTED, EVENTS[1], step(1, loss=4.0), step(2, loss=3.0), HEALTH, ROUND, step(3, loss=2.5)]:
         log.emit(event)
     log.close()
     # TensorBoard orders its files by second.
@@ -141,6 +148,8 @@ def test_tensorboard_shows_each_step_once_over_a_resume(tmp_path):
     assert found["step/loss"] == [(1, 4.0), (2, 3.0), (3, 2.0)]
     assert found["step/lr"][0] == (1, pytest.approx(1e-3))
     assert found["heldout/consensus_loss"] == [(0, 8.0)]
+    assert found["health/js"] == [(2, 0.25)]
+    assert found["health_l2/layers.0.mlp"] == [(2, 2.0)]
     assert found["round/spread_l2"] == [(2, 0.125)]
     assert found["round/bytes_sent"] == [(2, 2e6)]
 
