@@ -140,7 +140,12 @@ def method_config(method: str, *, islands: int, steps: list[int], settings: list
         raise ConfigError("data-parallel islands step together", got=f"inner steps {steps}", fix="give one number")
     each = steps[0] if len(set(steps)) == 1 else steps
     overrides = [f"method={method}", f"islands.count={count}", f"method.inner_steps={each}"]
-    return load_run("quickstart", [*overrides, *(f"method.{text}" for text in settings)]).config
+    config = load_run("quickstart", [*overrides, *(f"method.{text}" for text in settings)]).config
+    if config.method.mix2.is_measured:
+        raise ConfigError(
+            "the simulator does not measure blocks", got="mix2.blocks: measured", fix="name blocks, or use `loco train`"
+        )
+    return config
 
 
 def steps_of(text: str, islands: int) -> list[int]:

@@ -23,6 +23,8 @@ FREE_SETTINGS = (
     "checkpoint",
     "telemetry",
 )
+# Of these, what islands do together: one that does not would let the others wait.
+_TOGETHER = ("evaluation.every_rounds", "health")
 _ABSENT = "(absent)"
 
 
@@ -40,12 +42,21 @@ def flatten(document: Mapping[str, Any], *, prefix: str = "") -> dict[str, Any]:
 def defining_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that make a run what it is, by dotted key, as JSON gives them back."""
     # Through JSON: a tuple and the list that it becomes in a file are the same setting.
-    flat = flatten(json.loads(json.dumps(config)))
-    return {key: value for key, value in sorted(flat.items()) if not _is_free(key)}
+    document = json.loads(json.dumps(config))
+    free = FREE_SETTINGS if _measuring_decides(document) else (*FREE_SETTINGS, "health")
+    return {key: value for key, value in sorted(flatten(document).items()) if not _is_among(key, free)}
+
+
+def _measuring_decides(config: Mapping[str, Any]) -> bool:
+    """Whether training goes otherwise for what is measured of the islands' health."""
+    flat = flatten(config)
+    has_policy = any(key.startswith("health.policy.") for key in flat)
+    return has_policy or flat.get("method.mix2.blocks") == "measured"
 
 
 def shared_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What must be equal on all islands of a run: the defining settings, but not where an island keeps its data.
+    """What must be equal on all islands of a run: the defining settings, but not where an island keeps its data, and
+    what they do together.
 
     The data's content is compared by its hashes; sites that are far apart rarely share a file system.
     """
@@ -53,7 +64,8 @@ def shared_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     without_paths["data"].pop("tokenizer")
     for source in (*without_paths["data"]["train"], *without_paths["data"]["heldout"]):
         source.pop("path")
-    return defining_settings(without_paths)
+    together = {key: value for key, value in flatten(without_paths).items() if _is_among(key, _TOGETHER)}
+    return defining_settings(without_paths) | together
 
 
 def differences(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
@@ -69,5 +81,5 @@ def run_digest(config: RunConfig) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _is_free(key: str) -> bool:
-    return any(key == free or key.startswith(f"{free}.") for free in FREE_SETTINGS)
+def _is_among(key: str, names: tuple[str, ...]) -> bool:
+    return any(key == name or key.startswith(f"{name}.") for name in names)

@@ -37,7 +37,9 @@ class HealthConfig(Settings):
 
     every_rounds: PositiveInt | None = Field(None, description="None: never.")
     sequences: PositiveInt | None = Field(
-        None, description="Held-out ones for the JS distance, always the same; None: 8, or the next multiple that fits."
+        None,
+        description="Held-out ones for the JS distance, always the same, for mix2.blocks measured too; None: 8, or the "
+        "next multiple that fits.",
     )
     policy: WideningConfig | None = Field(None, description="What a measurement changes; None: nothing.")
 
@@ -45,9 +47,10 @@ class HealthConfig(Settings):
         """share: sequences of one forward pass over all data parallel ranks. Raises ValueError."""
         if self.policy is not None:
             self._check_policy(method)
-        if self.every_rounds is None:
-            return
-        require(method.rule != "none", "health.every_rounds: rule none has one island, which agrees with itself")
+        require(
+            self.every_rounds is None or method.rule != "none",
+            "health.every_rounds: rule none has one island, which agrees with itself",
+        )
         require(
             self.sequences is None or self.sequences % share == 0,
             f"health.sequences ({self.sequences}) must be a multiple of batch.micro * parallel.data ({share})",

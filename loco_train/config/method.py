@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from loco_train.config.settings import Settings, require
+from loco_train.units import Bytes
 
 PeerKind = Literal[
     "nobody", "all", "ring", "exponential", "rotating-exponential", "random-pair", "random-cycle", "graph"
@@ -51,8 +52,16 @@ class MixConfig(Settings):
     links: tuple[tuple[int, int], ...] | None = Field(
         None, description="peers random-pair: the pairs of islands that may meet; None: all."
     )
-    blocks: Annotated[tuple[str, ...], Field(min_length=1)] | None = Field(
-        None, description="Only these, as embedding, head, layers.0-1 or layers.2.mlp; None: the whole model."
+    blocks: Literal["measured"] | Annotated[tuple[str, ...], Field(min_length=1)] | None = Field(
+        None,
+        description="Only these, as embedding, head, layers.0-1 or layers.2.mlp; measured: those whose disagreement "
+        "changes most, for the bytes they cost, of what the model says; None: the whole model.",
+    )
+    budget: Bytes | None = Field(
+        None, description="blocks measured: what may be sent of the model to one peer, in fp32."
+    )
+    measure_every_rounds: PositiveInt | None = Field(
+        None, description="blocks measured: how often anew; None: in the first round only."
     )
 
     @model_validator(mode="after")
@@ -64,7 +73,19 @@ class MixConfig(Settings):
         require((self.graph is not None) == (self.peers == "graph"), "peers: graph goes with a file, `graph: FILE`")
         require(self.links is None or self.peers == "random-pair", "links limit peers random-pair only")
         require(self.blocks is None or self.peers != "nobody", "blocks are set, but peers is nobody: nothing is mixed")
+        require(
+            self.is_measured == (self.budget is not None),
+            "blocks: measured goes with a budget, as `budget: 200MB`, of what may be sent to one peer",
+        )
+        require(
+            self.is_measured or self.measure_every_rounds is None, "measure_every_rounds goes with blocks: measured"
+        )
         return self
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether the blocks are chosen by measurement."""
+        return self.blocks == "measured"
 
 
 class AggregatorConfig(Settings):
@@ -144,6 +165,10 @@ class MethodConfig(Settings):
         require(self.rule != "progress" or one or two, "rule progress needs mix1 or mix2: the islands would never meet")
         require(one or not self.mix1_momentum, "mix1_momentum needs a mix1")
         require(self.mix1.blocks is None, "mix1 takes no blocks: a start that is mixed in part is no model")
+        require(
+            self.mix2.blocks is None or one,
+            "mix2.blocks needs a mix1: without it the blocks that are left out would never come together again",
+        )
         require(
             self.rule != "streaming" or self.mix1.peers == "all",
             f"rule streaming takes mix1.peers all, got {self.mix1.peers}: the islands' bases must stay equal",

@@ -279,7 +279,13 @@ class RunConfig(Settings):
             f"method.streaming.fragments ({method.streaming.fragments}) must be at most {most}: the model has "
             f"{self.model.layers} layers, and a head",
         )
-        if method.mix2.blocks is not None:
+        smallest = 4 * self.model.hidden_size  # the final norm
+        budget = method.mix2.budget
+        require(
+            budget is None or budget >= smallest,
+            f"method.mix2.budget ({budget}) is less than the smallest block of the model, {smallest} B",
+        )
+        if isinstance(method.mix2.blocks, tuple):
             try:
                 select_blocks(method.mix2.blocks, layers=self.model.layers, tied=self.model.tied_embeddings)
             except ValueError as error:

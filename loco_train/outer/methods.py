@@ -144,7 +144,7 @@ def _shares(method: MethodConfig, islands: int) -> tuple[float, ...] | None:
 
 
 def _ranges(mix: MixConfig, layout: FlatLayout, *, layers: int, tied: bool) -> Ranges | None:
-    if mix.blocks is None:
+    if mix.blocks is None or mix.blocks == "measured":  # until it has been measured, in the first round
         return None
     chosen = select_blocks(mix.blocks, layers=layers, tied=tied)
     return tuple((first, end) for shard, first, end in layout.ranges() if block_of(shard.name) in chosen)

@@ -36,6 +36,9 @@ def _over_islands(axes: Axes, found: Sequence[Found]) -> None:
     for variant in dict.fromkeys(each.point.variant for each in found):
         points = sorted((e for e in found if e.point.variant == variant), key=lambda e: e.point.islands)
         islands, losses = [e.point.islands for e in points], [e.spread("loss") for e in points]
+        if len(points) == 1:  # a level to compare with: its one marker would lie under another's
+            axes.axhline(losses[0].mean, color="0.5", linestyle="--", label=f"{variant}, {islands[0]} island")
+            continue
         axes.errorbar(
             islands, [s.mean for s in losses], [s.deviation for s in losses], marker="o", capsize=3, label=variant
         )

@@ -102,6 +102,20 @@ class Mix2Changed(Event):
 
 
 @dataclass(frozen=True)
+class BlocksMeasured(Event):
+    """What mix2 mixes from the outer step of this round on: `chosen`, out of what was measured before it.
+
+    js_by_block: the JS distance from the mean of the islands that each block's disagreement alone causes, in [0, 1],
+    the mean over the islands. bytes_by_block: what it sends to one peer. seconds, bytes_sent: as in HealthMeasured."""
+
+    js_by_block: dict[str, float]
+    bytes_by_block: dict[str, int]
+    chosen: list[str]
+    seconds: float
+    bytes_sent: int
+
+
+@dataclass(frozen=True)
 class CheckpointSaved(Event):
     path: str
     seconds: float
@@ -136,6 +150,7 @@ EVENTS: dict[str, type[Event]] = {
         EvaluationDone,
         HealthMeasured,
         Mix2Changed,
+        BlocksMeasured,
         CheckpointSaved,
         RunFailed,
         RunEnded,

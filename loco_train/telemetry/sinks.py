@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from loco_train.json_text import json_text
 from loco_train.telemetry.events import (
+    BlocksMeasured,
     CheckpointSaved,
     EvaluationDone,
     Event,
@@ -122,6 +123,9 @@ def describe(event: Event, *, total_steps: int) -> str:
             blocks = "the whole model" if event.blocks is None else ", ".join(event.blocks) or "no block"
             usual = "" if event.usual_js is None else f", usually {event.usual_js:.4f}"
             return f"{at}  mix2 is now {event.peers} on {blocks}: JS {event.js:.4f}{usual}"
+        case BlocksMeasured():
+            sent = format_bytes(sum(event.bytes_by_block[block] for block in event.chosen))
+            return f"{at}  mix2 takes {', '.join(event.chosen) or 'no block'} ({sent} to a peer)"
         case CheckpointSaved():
             return f"{at}  saved {event.path} ({format_bytes(event.bytes)} in {event.seconds:.2f} s)"
         case RunFailed():
@@ -181,6 +185,8 @@ def scalars(event: Event) -> dict[str, float]:
         case HealthMeasured():
             blocks = {f"health_l2/{block}": distance for block, distance in event.l2_by_block.items()}
             return {"health/js": event.js, "health/l2": event.l2, **blocks}
+        case BlocksMeasured():
+            return {f"health_js_left_out/{block}": distance for block, distance in event.js_by_block.items()}
         case Mix2Changed():
             return {"health/mix2_wide": float(event.wide)}
     return {}

@@ -14,6 +14,8 @@ from loco_train.testing.tiny import tiny_run
 
 if TYPE_CHECKING:
     from loco_train.training.loop import Trainer
+    from loco_train.training.outer_step import OuterReport
+    from loco_train.training.progress import Progress
 
 _WORDS = ("island", "gossip", "round", "mean", "of", "the", "a", "shard", "base", "step", "momentum", "wait")
 
@@ -60,3 +62,33 @@ def state_digests(trainer: Trainer) -> dict[str, str]:
     from loco_train.transport.handshake import tensor_digests
 
     return tensor_digests({**trainer.engine.views.state(), **trainer.outer_step.tensors()}.items())
+
+
+class Stopped(Exception):
+    """The test's way to end a process."""
+
+
+def train_until(world: World, settings: Mapping[str, Any], stop: tuple[int, str] | None = None) -> dict[str, str]:
+    """Train to the end: `state_digests`. Or to a stop in a round, `inside` its inner steps or before its `exchange`,
+    which fails: nothing; the next call resumes there. Collective over the islands."""
+    from loco_train.errors import TransportError
+
+    trainer = tiny_trainer(world, settings)
+    save, exchange = trainer.keeper.save, trainer.outer_step.run
+
+    def save_and_stop(progress: Progress) -> None:
+        save(progress)
+        if stop == (progress.round, "inside") and progress.steps_into_round:
+            raise Stopped
+
+    def fail_to_exchange(progress: Progress, *, learned: bool = True) -> OuterReport:
+        if stop == (progress.round, "exchange"):
+            raise TransportError("the test pulled the plug")
+        return exchange(progress, learned=learned)
+
+    trainer.keeper.save, trainer.outer_step.run = save_and_stop, fail_to_exchange  # type: ignore[method-assign]
+    try:
+        trainer.run()
+    except (Stopped, TransportError):
+        return {}
+    return state_digests(trainer)

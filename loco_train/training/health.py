@@ -13,16 +13,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-from torch import Tensor
 
-from loco_train.blocks import block_names, block_of
-from loco_train.config.schema import RunConfig
-from loco_train.islands import Engine
-from loco_train.outer.health import Speech, js_distances
+from loco_train.blocks import block_of
 from loco_train.shards import FlatLayout
 from loco_train.telemetry.events import HealthMeasured
 from loco_train.telemetry.log import EventLog
 from loco_train.telemetry.meters import PhaseClock
+from loco_train.training.listener import Listener
 from loco_train.training.mix2_policy import Mix2Policy
 from loco_train.training.outer_step import ExchangingOuterStep, OwnAndMean, over_island
 from loco_train.training.progress import Progress
@@ -45,42 +42,45 @@ class Health(Protocol):
         """Decide as the run of a checkpoint with these scalars, others among them."""
 
 
-class NoHealth:
-    """Nothing is measured."""
+@dataclass
+class HealthParts:
+    """Each in turn; none: nothing is measured."""
+
+    parts: Sequence[Health]
 
     def before_outer_step(self, progress: Progress) -> None:
-        pass
+        for part in self.parts:
+            part.before_outer_step(progress)
 
     def scalars(self) -> dict[str, float]:
-        return {}
+        return {name: value for part in self.parts for name, value in part.scalars().items()}
 
     def restore(self, scalars: Mapping[str, float]) -> None:
-        pass
+        for part in self.parts:
+            part.restore(scalars)
 
 
 @dataclass
 class HealthMeter:
-    """Measures every `health.every_rounds` rounds.
+    """Measures every `every_rounds` rounds. blocks: of the model. policy: what follows from a measurement."""
 
-    batches: this data parallel rank's share of the held-out sequences. policy: what follows from a measurement.
-    """
-
-    config: RunConfig
-    engine: Engine
+    every_rounds: int
+    blocks: Sequence[str]
+    listener: Listener
     outer_step: ExchangingOuterStep
-    batches: Sequence[Tensor]
     events: EventLog
     clock: PhaseClock
     policy: Mix2Policy
 
     def before_outer_step(self, progress: Progress) -> None:
         """See `Health`. Collective over the islands, where it is due."""
-        every = self.config.health.every_rounds
-        if every is not None and (progress.round + 1) % every == 0:
-            begin = time.perf_counter()
-            with self.clock.phase("evaluate"):
-                found = self._measure(progress)
-            self.events.emit(found.event(progress, seconds=time.perf_counter() - begin))
+        if (progress.round + 1) % self.every_rounds != 0:
+            return
+        begin = time.perf_counter()
+        with self.clock.phase("evaluate"):
+            found = self._measure(progress)
+        self.events.emit(found.event(progress, seconds=time.perf_counter() - begin))
+        if all(map(math.isfinite, found.mean)):  # otherwise the outer step refuses the round
             self.policy.heed(progress, found.mean[0])
 
     def scalars(self) -> dict[str, float]:
@@ -93,27 +93,20 @@ class HealthMeter:
         step = self.outer_step
         with step.counted.apart(step.blocking) as sent:
             ends = step.own_and_mean(progress, "health")
-            blocks = block_names(layers=self.config.model.layers, tied=self.config.model.tied_embeddings)
-            here = [self._js(ends), *self._l2(ends, blocks)]
+            here = [self._js(ends), *self._l2(ends)]
             every = step.of_every_island(progress, "health-told", here)
         (total_sent,) = over_island([sent.counted], step.views)
-        return Distances(blocks, here, every.mean(0).tolist(), int(total_sent))
+        return Distances(self.blocks, here, every.mean(0).tolist(), int(total_sent))
 
     def _js(self, ends: OwnAndMean) -> float:
-        with ends.mean_inside(self.engine.views):
-            consensus = [Speech.of(logits) for logits in self.engine.logits(self.batches)]
-        told = zip(self.engine.logits(self.batches), consensus, strict=True)
-        return self._mean_over_positions([js_distances(logits, said) for logits, said in told])
+        with ends.mean_inside(self.outer_step.views):
+            consensus = self.listener.hear()
+        return self.listener.distance(consensus)
 
-    def _mean_over_positions(self, distances: Sequence[Tensor]) -> float:
-        # Every tensor parallel rank has the same.
-        mine = torch.cat(list(distances)) if distances and self.engine.layout.tensor_index == 0 else torch.zeros(0)
-        total, count = over_island([float(mine.sum()), mine.numel()], self.engine.views)
-        return total / count
-
-    def _l2(self, ends: OwnAndMean, blocks: Sequence[str]) -> list[float]:
+    def _l2(self, ends: OwnAndMean) -> list[float]:
         """In all, then of each block; over the whole island."""
-        squares = over_island(_squares(ends, self.engine.views.owned, blocks), self.engine.views)
+        views = self.outer_step.views
+        squares = over_island(_squares(ends, views.owned, self.blocks), views)
         return [math.sqrt(sum(squares)), *map(math.sqrt, squares)]
 
 

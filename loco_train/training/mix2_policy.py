@@ -1,21 +1,18 @@
-"""Mix2 that follows from consensus health: the outer step's method is replaced by one with another mix2.
+"""Mix2 that follows from consensus health.
 
 What decides is equal to the last bit on every rank of every island, and is in the checkpoints.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from loco_train.config.method import MixConfig
-from loco_train.outer import OuterMethod
 from loco_train.outer.policy import Judged, Judgements, Widening, is_wide
 from loco_train.telemetry.events import Mix2Changed
 from loco_train.telemetry.log import EventLog
-from loco_train.training.outer_step import ExchangingOuterStep
+from loco_train.training.mix2 import Mix2
 from loco_train.training.progress import Progress
 
 _JS, _WIDE = "mix2_policy/js/", "mix2_policy/wide/"
@@ -49,25 +46,18 @@ class FixedMix2:
 
 @dataclass
 class WideningMix2:
-    """Mix2 of the whole model while the islands are further apart than usual.
+    """Mix2 of the whole model while the islands are further apart than usual."""
 
-    mix2: as it is set, and otherwise. build: the run's method with another mix2.
-    """
-
-    mix2: MixConfig
+    mix2: Mix2
     widening: Widening
-    build: Callable[[MixConfig], OuterMethod]
-    outer_step: ExchangingOuterStep
     events: EventLog
     judgements: Judgements = ()
 
     def heed(self, progress: Progress, js: float) -> None:
         """See `Mix2Policy`."""
-        if not math.isfinite(js):
-            return  # the outer step refuses the round
         before = tuple(each for each in self.judgements if each.round < progress.round)
         self.judgements = self.widening.judge(before, round=progress.round, js=js)
-        self._put_in_force()
+        self.mix2.widen(is_wide(self.judgements))
         if is_wide(before) != is_wide(self.judgements):
             self._tell(progress, js, usual=self.widening.usual(before))
 
@@ -79,17 +69,10 @@ class WideningMix2:
     def restore(self, scalars: Mapping[str, float]) -> None:
         rounds = sorted(int(name.removeprefix(_JS)) for name in scalars if name.startswith(_JS))
         self.judgements = tuple(Judged(r, scalars[f"{_JS}{r}"], bool(scalars[f"{_WIDE}{r}"])) for r in rounds)
-        self._put_in_force()
-
-    @property
-    def in_force(self) -> MixConfig:
-        return widened(self.mix2) if is_wide(self.judgements) else self.mix2
-
-    def _put_in_force(self) -> None:
-        self.outer_step.method = self.build(self.in_force)
+        self.mix2.widen(is_wide(self.judgements))
 
     def _tell(self, progress: Progress, js: float, *, usual: float | None) -> None:
-        now = self.in_force
+        now = self.mix2.in_force
         self.events.emit(
             Mix2Changed(
                 step=progress.step,
@@ -101,8 +84,3 @@ class WideningMix2:
                 usual_js=usual,
             )
         )
-
-
-def widened(mix: MixConfig) -> MixConfig:
-    """Of the whole model, with the peers that it has; with a random pair where it has nobody."""
-    return mix.model_copy(update={"peers": "random-pair" if mix.peers == "nobody" else mix.peers, "blocks": None})

@@ -189,6 +189,10 @@ def test_simulate(tmp_path: Path) -> None:
         (["--method", "gasloc-1peer", "--set", "aggregator.kind=iso"], "unsound"),
         (["--method", "data-parallel", "--inner-steps", "1,2,3,4"], "step together"),
         (["--set", "mix2={peers: graph, graph: /none.yaml}"], "there is no graph file"),
+        (
+            ["--set", "mix1.peers=all", "--set", "mix2={peers: ring, blocks: measured, budget: 1MB}"],
+            "the simulator does not measure blocks",
+        ),
     ],
 )
 def test_simulate_refuses(options: list[str], message: str) -> None:

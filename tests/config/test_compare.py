@@ -2,7 +2,7 @@
 
 import pytest
 
-from loco_train.config.compare import FREE_SETTINGS, differences, flatten
+from loco_train.config.compare import FREE_SETTINGS, differences, flatten, shared_settings
 from loco_train.testing.tiny import tiny_run
 
 
@@ -50,6 +50,31 @@ def test_where_a_run_goes_may_change():
         "islands.rendezvous": "host:1",
     }
     assert differences(before, tiny_run(free).model_dump(mode="json")) == []
+
+
+POLICY = {"health.every_rounds": 1, "health.policy": {"window": 4}}
+GOSSIP = {"method": {"rule": "progress", "mix1": {"peers": "all"}, "mix2": {"peers": "nobody"}}}
+
+
+def test_how_health_is_measured_binds_where_something_follows_from_it():
+    watched = tiny_run({"health.every_rounds": 2}).model_dump(mode="json")
+    assert differences(tiny_run().model_dump(mode="json"), watched) == []
+    decided = tiny_run(GOSSIP | POLICY).model_dump(mode="json")
+    rarely = tiny_run(GOSSIP | POLICY | {"health.every_rounds": 3}).model_dump(mode="json")
+    assert differences(decided, rarely) == [("health.every_rounds", 1, 3)]
+    never = tiny_run(GOSSIP).model_dump(mode="json")
+    assert ("health.policy.window", 4, "(absent)") in differences(decided, never)
+    measured = {"blocks": "measured", "budget": "1MB", "peers": "random-pair"}
+    chosen = GOSSIP | {"method": GOSSIP["method"] | {"mix2": measured}}
+    more = tiny_run(chosen | {"health.sequences": 4}).model_dump(mode="json")
+    assert differences(tiny_run(chosen).model_dump(mode="json"), more) == [("health.sequences", None, 4)]
+
+
+@pytest.mark.parametrize("setting", [{"evaluation.every_rounds": 2}, {"health.every_rounds": 2}])
+def test_what_islands_do_together_must_be_the_same_for_all_of_them(setting):
+    one, other = tiny_run().model_dump(mode="json"), tiny_run(setting).model_dump(mode="json")
+    assert shared_settings(one) != shared_settings(other)
+    assert differences(one, other) == []
 
 
 def test_settings_that_only_one_side_has_are_differences():

@@ -65,6 +65,13 @@ def test_data_parallel_is_for_one_island():
 
 POLICY = {"every_rounds": 1, "policy": {}}
 GLOBAL_M1 = {"rule": "progress", "mix1": {"peers": "all"}}
+
+
+def subset(blocks, **more):
+    """GlobalM1LocalM2 with mix2 of some blocks."""
+    return GLOBAL_M1 | {"mix2": {"peers": "ring", "blocks": blocks, **more}}
+
+
 STREAMING = {"rule": "streaming", "inner_steps": 2, "mix1": {"peers": "all"}}
 
 
@@ -97,7 +104,12 @@ STREAMING = {"rule": "streaming", "inner_steps": 2, "mix1": {"peers": "all"}}
         ({"health.every_rounds": 1, "method": {"rule": "none"}}, "one island, which agrees with itself"),
         ({"method.inner_steps": [3, 0]}, "greater than"),
         ({"method.inner_steps": [3, 3]}, "islands.count is 1"),
-        ({"method.mix2.peers": "ring", "method.mix2.blocks": ["layers.7"]}, "layers.7 is no block of this model"),
+        ({"method": subset(["layers.7"])}, "layers.7 is no block of this model"),
+        ({"method": {"rule": "progress", "mix2": {"peers": "ring", "blocks": ["head"]}}}, "needs a mix1"),
+        ({"method": subset("measured")}, "goes with a budget"),
+        ({"method": subset(["head"], budget="1MB")}, "goes with a budget"),
+        ({"method": subset(["head"], measure_every_rounds=2)}, "goes with blocks: measured"),
+        ({"method": subset("measured", budget="100B")}, r"budget \(100B\) is less than the smallest block"),
         ({"method.mix2.peers": "random-pair", "method.mix2.links": [[0, 9]]}, "no pair of two of the islands"),
         ({"method.mix2.links": [[0, 1]]}, "links limit peers random-pair only"),
         ({"method.mix2.peers": "graph"}, "goes with a file"),
@@ -107,7 +119,7 @@ STREAMING = {"rule": "streaming", "inner_steps": 2, "mix1": {"peers": "all"}}
         ({"method.mix1_momentum": True}, "needs a mix1"),
         ({"method.rule": "ends", "method.aggregator.kind": "iso"}, "unsound with rule ends"),
         ({"method.rule": "starts"}, "rule starts takes mix1, got mix2"),
-        ({"method.aggregator.kind": "iso", "method.mix2.blocks": ["head"]}, "unsound with mix2.blocks"),
+        ({"method": subset(["head"]) | {"aggregator": {"kind": "iso"}}}, "unsound with mix2.blocks"),
         ({"method.outer": {"kind": "sgd", "momentum": 0.5}}, "sgd has no momentum"),
         ({"method.aggregator.kind": "ties", "method.mix2.peers": "ring"}, "needs the progress of every island"),
         ({"method.aggregator.kind": "dare", "method.aggregator.dropped": 1}, "less than 1"),

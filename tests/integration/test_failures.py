@@ -40,21 +40,29 @@ MOMENTS = {
     "inner steps": ("evaluator", "before_outer_step"),
     "exchange": ("outer_step", "_exchange"),
     "first inner step": ("keeper", "is_due_inside"),
+    "measuring": ("outer_step", "own_and_mean"),
+    "telling what was measured": ("outer_step", "of_every_island"),
+}
+# Both who measure do so in every round.
+MEASURING = {
+    "health.every_rounds": 1,
+    "method.mix1.peers": "all",
+    "method.mix2": {"peers": "random-pair", "blocks": "measured", "budget": "100kB", "measure_every_rounds": 1},
 }
 
 
 def die(world: World, settings: dict, moment: str, in_round: int) -> tuple[str, float, list[int]]:
-    """Island 1 is killed in a round: before the exchange, after it has voted that it is finite, or right at first."""
+    """Island 1 is killed in a round, at one of `MOMENTS`."""
     trainer = tiny_trainer(world, settings)
 
     if world.island == 1:
         part, name = MOMENTS[moment]
         original = getattr(getattr(trainer, part), name)
 
-        def deadly(progress):
+        def deadly(progress, *more):
             if progress.round == in_round:
                 os.kill(os.getpid(), signal.SIGKILL)
-            return original(progress)
+            return original(progress, *more)
 
         setattr(getattr(trainer, part), name, deadly)
     begin = time.monotonic()
@@ -94,10 +102,11 @@ def test_a_single_bit_by_which_equal_islands_differ_ends_the_run(tiny_data, tmp_
             assert f"others at island {other} than here" in message
 
 
-@pytest.mark.parametrize("moment", ["inner steps", "exchange"])
+@pytest.mark.parametrize("moment", ["inner steps", "exchange", "measuring", "telling what was measured"])
 def test_a_killed_island_ends_the_other_with_a_whole_checkpoint_and_both_resume_bit_equal(moment, tiny_data, tmp_path):
-    unbroken = run_islands(train, settings_of(tiny_data, tmp_path / "unbroken"), islands=2, ranks=2)
-    settings = settings_of(tiny_data, tmp_path / "broken")
+    changes = MEASURING if "measur" in moment else {}
+    unbroken = run_islands(train, settings_of(tiny_data, tmp_path / "unbroken", **changes), islands=2, ranks=2)
+    settings = settings_of(tiny_data, tmp_path / "broken", **changes)
     survivors, _ = run_islands(die, settings, moment, 1, islands=2, ranks=2, mortal=[1])
     for message, seconds, steps in survivors:
         assert "island" in message

@@ -6,12 +6,11 @@ import pytest
 import torch
 
 from loco_train.blocks import block_names, block_of
-from loco_train.checkpoint.assemble import piece_view
-from loco_train.data.loader import open_heldout
 from loco_train.outer.health import js_distance
 from loco_train.telemetry.events import HealthMeasured, RoundDone
 from loco_train.telemetry.report import events_path, read_events
 from loco_train.testing import World, run_islands, run_ranks
+from loco_train.testing.consensus import assembled, js_tolerance, mean_of, owned_parameters, speak
 from loco_train.testing.runs import state_digests, tiny_trainer
 from loco_train.testing.tiny import tiny_run
 
@@ -35,54 +34,19 @@ def measured(folder, island: int) -> list[HealthMeasured]:
 def keep_ends(world: World, settings: dict) -> list:
     """This rank's owned shards at the last measurement, which must leave everything as it was."""
     trainer = tiny_trainer(world, settings)
-    measure, views = trainer.health.before_outer_step, trainer.engine.views
+    measure = trainer.health.before_outer_step
     found = []
 
     def look(progress):
         before = state_digests(trainer)
         measure(progress)
         assert state_digests(trainer) == before
-        views.verify_copies()
-        flat = torch.zeros(views.owned.numel)
-        views.read(flat)
-        found[:] = [(shard, flat[first:end].clone()) for shard, first, end in views.owned.ranges()]
+        trainer.engine.views.verify_copies()
+        found[:] = owned_parameters(trainer)
 
     trainer.health.before_outer_step = look
     trainer.run()
     return found
-
-
-def assembled(ranks: list) -> dict[str, torch.Tensor]:
-    """Whole parameters by name."""
-    pieces, wholes = {}, {}
-    for shard, values in (pair for rank in ranks for pair in rank):
-        wholes.setdefault(shard.name, torch.full(shard.shape, torch.nan))
-        pieces.setdefault((shard.name, shard.partition), []).append((shard.start, values))
-    for (name, partition), parts in pieces.items():
-        view = piece_view(wholes[name], partition)
-        view.copy_(torch.cat([values for _, values in sorted(parts, key=lambda part: part[0])]).view(view.shape))
-    return wholes
-
-
-def speak(world: World, settings: dict, models: list[dict[str, torch.Tensor]]) -> list[torch.Tensor]:
-    """Each model's logits [positions, vocabulary] on the held-out sequences, by the plain decoder."""
-    from loco_train.islands import join_island
-    from loco_train.islands.logical import logical_of
-    from loco_train.islands.model import Blueprint, Decoder, layer_specs
-
-    run = tiny_run({k: v for k, v in settings.items() if not k.startswith("parallel")})
-    decoder = Decoder(layer_specs(Blueprint.of(run, join_island(run, device=torch.device("cpu")))))
-    (batch,) = open_heldout(run, SEQUENCES).micro_batches(
-        0, sequences=SEQUENCES, micro=SEQUENCES, data_index=0, data_count=1
-    )
-    said = []
-    with torch.no_grad():
-        for model in models:
-            for parameter in decoder.parameters():
-                parameter.copy_(model[logical_of(parameter).name])
-            logits = decoder(batch[:, :-1].contiguous())
-            said.append(logits.flatten(0, 1)[:, : run.model.vocab_size].clone())
-    return said
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -92,8 +56,8 @@ def test_is_what_one_process_finds_from_the_gathered_models(layout, tiny_data, t
     settings |= {"health.every_rounds": 2, "health.sequences": SEQUENCES, "method.mix1.peers": "all"}
     settings |= {"method.mix2.peers": "random-pair"}
     ends = [assembled(island) for island in run_islands(keep_ends, settings, islands=islands, ranks=ranks)]
-    mean = {name: torch.stack([end[name].double() for end in ends]).mean(0) for name in ends[0]}
-    ((*each, consensus),) = run_ranks(speak, settings, [*ends, {n: v.float() for n, v in mean.items()}], ranks=1)
+    mean = mean_of(ends)
+    ((*each, consensus),) = run_ranks(speak, settings, [*ends, mean], SEQUENCES, ranks=1)
     apart = [js_distance(logits, consensus) for logits in each]
 
     events = [measured(tmp_path, island) for island in range(islands)]
@@ -102,10 +66,7 @@ def test_is_what_one_process_finds_from_the_gathered_models(layout, tiny_data, t
     shared = [(e.js, e.l2, e.l2_by_block) for e in found]
     assert shared[0] == shared[1] == shared[2]
 
-    # Logits differ by some hundred ulp of the largest (as against Hugging Face's), log probabilities by twice that:
-    # a. Two distributions whose logs differ by at most a have a divergence of at most a^2 / 8, and the distance is a
-    # metric: both models together move it by 2 a / sqrt(8 log 2) at most.
-    tolerance = 2 * (2 * 2e-5 * float(consensus.abs().max())) / math.sqrt(8 * math.log(2))
+    tolerance = js_tolerance(consensus)
     assert float(torch.stack(apart).mean()) > 100 * tolerance
     assert [e.js_here for e in found] == pytest.approx([float(d) for d in apart], abs=tolerance)
     assert found[0].js == pytest.approx(sum(e.js_here for e in found) / islands, rel=1e-12)

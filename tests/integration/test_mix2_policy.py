@@ -2,11 +2,10 @@
 
 import pytest
 
-from loco_train.errors import TransportError
 from loco_train.telemetry.events import HealthMeasured, Mix2Changed, RoundDone
 from loco_train.telemetry.report import events_path, read_events
-from loco_train.testing import World, run_islands
-from loco_train.testing.runs import state_digests, tiny_trainer
+from loco_train.testing import run_islands
+from loco_train.testing.runs import train_until
 
 ROUNDS = 7
 ISLANDS = 3
@@ -27,33 +26,6 @@ METHODS = {
 POLICY = {"health.policy": {"rise": 1.3, "fall": 1.1, "window": 2}}
 
 
-class Stopped(Exception):
-    """The test's way to end a process."""
-
-
-def train(world: World, settings: dict, stop: tuple[int, str] | None) -> dict[str, str]:
-    """Digests of what training changed; none where it was stopped in a round, inside it or before its exchange."""
-    trainer = tiny_trainer(world, settings)
-    save, exchange = trainer.keeper.save, trainer.outer_step.run
-
-    def save_and_stop(progress):
-        save(progress)
-        if stop == (progress.round, "inside") and progress.steps_into_round:
-            raise Stopped
-
-    def fail_to_exchange(progress, *, learned):
-        if stop == (progress.round, "exchange"):
-            raise TransportError("the test pulled the plug")
-        return exchange(progress, learned=learned)
-
-    trainer.keeper.save, trainer.outer_step.run = save_and_stop, fail_to_exchange
-    try:
-        trainer.run()
-    except (Stopped, TransportError):
-        return {}
-    return state_digests(trainer)
-
-
 def told(folder, island: int, kind: type) -> dict:
     """By round, the last one where a resume told it again."""
     return {event.round: event for event in read_events(events_path(folder, island)) if isinstance(event, kind)}
@@ -66,7 +38,7 @@ def test_islands_switch_together_and_a_resume_changes_nothing(name, tiny_data, t
 
     def run(folder: str, stop: tuple[int, str] | None = None, **changes) -> list:
         settings = {**base, "run_dir": str(tmp_path / folder), **changes}
-        return run_islands(train, settings, stop, islands=ISLANDS, ranks=ranks)
+        return run_islands(train_until, settings, stop, islands=ISLANDS, ranks=ranks)
 
     unbroken = run("unbroken")
     changes = [told(tmp_path / "unbroken", island, Mix2Changed) for island in range(ISLANDS)]
