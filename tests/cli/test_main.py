@@ -185,7 +185,7 @@ def test_simulate(tmp_path: Path) -> None:
         (["--seeds", "0,1"], "--seeds is for --problem text"),
         (["--method", "gaslock"], "did you mean gasloc-ring"),
         (["--set", "outer.lrr=1"], "did you mean method.outer.lr"),
-        (["--set", "mix2.blocks=[layers.9]"], "layers.9 is no block of this model"),
+        (["--set", "mix1.peers=all", "--set", "mix2.blocks=[layers.9]"], "layers.9 is no block of this model"),
         (["--method", "gasloc-1peer", "--set", "aggregator.kind=iso"], "unsound"),
         (["--method", "data-parallel", "--inner-steps", "1,2,3,4"], "step together"),
         (["--set", "mix2={peers: graph, graph: /none.yaml}"], "there is no graph file"),
