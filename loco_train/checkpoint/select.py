@@ -29,11 +29,6 @@ class Selection:
         return self.first.manifest.header.step
 
     @property
-    def is_whole_run(self) -> bool:
-        """Whether every island of the run is here, so that their mean is the consensus."""
-        return len(self.checkpoints) == self.first.manifest.header.islands
-
-    @property
     def size_bytes(self) -> int:
         return sum(checkpoint.size_bytes for checkpoint in self.checkpoints)
 

@@ -9,7 +9,7 @@ from loco_train.checkpoint.assemble import IslandParameters, LogicalParameters
 from loco_train.checkpoint.consensus import ConsensusParameters
 from loco_train.checkpoint.read import Checkpoint
 from loco_train.checkpoint.select import Selection
-from loco_train.config.schema import ModelConfig
+from loco_train.config.model import ModelConfig
 from loco_train.conversion.huggingface import MAX_SHARD_BYTES, Export, TokenizerSource, export_huggingface
 from loco_train.data.tokenizer import Tokenizer
 

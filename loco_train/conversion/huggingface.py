@@ -17,7 +17,7 @@ from loco_train.checkpoint.assemble import LogicalParameters
 from loco_train.checkpoint.atomic import write_file
 from loco_train.checkpoint.retention import set_aside
 from loco_train.checkpoint.tensors import save_tensors
-from loco_train.config.schema import ModelConfig
+from loco_train.config.model import ModelConfig
 from loco_train.conversion.hf_tokenizer import SpecialIds, check_tokenizer, special_ids, write_tokenizer
 from loco_train.conversion.weight_map import Weight, weights_of
 from loco_train.errors import ConversionError

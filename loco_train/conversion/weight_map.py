@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from loco_train.config.schema import ModelConfig
+from loco_train.config.model import ModelConfig
 from loco_train.errors import ConversionError
 
 Fusion = Literal["none", "qkv", "halves"]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from loco_train.config.schema import ModelConfig
+from loco_train.config.model import ModelConfig
 
 _VOCABULARY = ("embedding.word_embeddings.weight", "output_layer.weight")
 _INTO_RESIDUAL = ("self_attention.linear_proj.weight", "mlp.linear_fc2.weight")

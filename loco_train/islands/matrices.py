@@ -11,7 +11,7 @@ from torch import Tensor
 
 from loco_train.blocks import block_of
 from loco_train.checkpoint.assemble import piece_view
-from loco_train.config.schema import ModelConfig
+from loco_train.config.model import ModelConfig
 from loco_train.conversion.weight_map import Weight, weights_of
 from loco_train.islands.views import ParameterViews
 from loco_train.shards import Shard

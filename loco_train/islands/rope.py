@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from loco_train.config.schema import ModelConfig, RopeScaling
+from loco_train.config.model import ModelConfig, RopeScaling
 
 
 def inverse_frequencies(*, head_size: int, theta: float, scaling: RopeScaling | None) -> Tensor:

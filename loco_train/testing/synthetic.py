@@ -14,7 +14,7 @@ from loco_train.checkpoint.atomic import write_file
 from loco_train.checkpoint.manifest import FileRecord, Header, Manifest, RankRecord
 from loco_train.checkpoint.steps import MANIFEST, island_checkpoints, point_to, step_name
 from loco_train.checkpoint.write import RankContent
-from loco_train.config.schema import ModelConfig
+from loco_train.config.model import ModelConfig
 from loco_train.conversion.weight_map import weights_of
 from loco_train.files import hash_file
 from loco_train.shards import Partition, Shard

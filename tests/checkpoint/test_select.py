@@ -30,7 +30,6 @@ def test_a_run_is_its_newest_step_common_to_all_islands(run):
     assert common_points(run) == ((10,) * 3, (20,) * 3)
     selection = select_checkpoints(run)
     assert chosen(selection) == [(0, 20), (1, 20), (2, 20)]
-    assert selection.is_whole_run
     assert chosen(select_checkpoints(f"{run}@10")) == [(0, 10), (1, 10), (2, 10)]
     assert chosen(select_checkpoints(run, step=10)) == [(0, 10), (1, 10), (2, 10)]
 
@@ -52,7 +51,6 @@ def test_an_island_is_its_own_newest_step(run):
         assert chosen(select_checkpoints(name)) == [(1, 30)]
     assert chosen(select_checkpoints(f"{run}/islands/1@20")) == [(1, 20)]
     assert chosen(select_checkpoints(run, island=1)) == [(1, 30)]
-    assert not select_checkpoints(run, island=1).is_whole_run
 
 
 def test_a_checkpoint_folder_is_itself(run):

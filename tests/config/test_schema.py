@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from loco_train.config.schema import ModelConfig
+from loco_train.config.model import ModelConfig
 from loco_train.testing.tiny import tiny_run
 
 LLAMA_2_7B = {

@@ -8,7 +8,7 @@ from loco_train.assets import shared_folder
 from loco_train.config import load_run
 from loco_train.config.explain import PARTS
 from loco_train.config.load import available
-from loco_train.config.schema import ModelConfig
+from loco_train.config.model import ModelConfig
 from loco_train.config.yaml_file import read_yaml
 from loco_train.units import Bandwidth
 

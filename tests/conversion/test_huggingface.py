@@ -9,7 +9,7 @@ import torch
 from safetensors import safe_open
 from torch.nn.functional import scaled_dot_product_attention, silu
 
-from loco_train.config.schema import RopeScaling
+from loco_train.config.model import RopeScaling
 from loco_train.conversion.huggingface import export_huggingface
 from loco_train.conversion.sampling import huggingface_loss, load_model
 from loco_train.conversion.weight_map import weights_of

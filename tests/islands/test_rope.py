@@ -2,7 +2,7 @@ import math
 
 import torch
 
-from loco_train.config.schema import RopeScaling
+from loco_train.config.model import RopeScaling
 from loco_train.islands.rope import RotaryTable, inverse_frequencies
 from loco_train.testing.tiny import tiny_run
 
