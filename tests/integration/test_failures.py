@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from loco_train.checkpoint import committed_steps, island_checkpoints
+from loco_train.checkpoint import committed_steps, island_checkpoints, write
 from loco_train.checkpoint.steps import step_name
 from loco_train.data.ledger import coverage
 from loco_train.errors import (
@@ -116,6 +116,40 @@ def test_a_killed_island_ends_the_other_with_a_whole_checkpoint_and_both_resume_
     assert run_islands(train, settings, islands=2, ranks=2) == unbroken
     found = coverage(events_path(tmp_path / "broken", i).with_name("ledger.jsonl") for i in range(2))
     assert found.exact
+
+
+def die_while_saving(world: World, settings: dict, function: str, rank: int) -> None:
+    """A rank of island 1 is killed in the second save, as it is about to call a function of checkpoint/write.py."""
+    trainer = tiny_trainer(world, settings)
+    if world.island == 0:
+        with pytest.raises(TransportError):
+            trainer.run()
+        return
+    original = getattr(write, function)
+
+    def deadly(*args):
+        if trainer.progress.round == 2 and world.rank == rank:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return original(*args)
+
+    setattr(write, function, deadly)
+    try:
+        trainer.run()
+    finally:
+        os.kill(os.getpid(), signal.SIGKILL)  # as torchrun does with the ranks that are left
+
+
+@pytest.mark.parametrize(
+    ("function", "rank"), [("_write_rank", 1), ("_write_rank", 0), ("_finish", 0), ("point_to", 0)]
+)
+def test_a_rank_killed_while_its_island_saves_leaves_the_last_whole_checkpoint(function, rank, tiny_data, tmp_path):
+    unbroken = run_islands(train, settings_of(tiny_data, tmp_path / "unbroken"), islands=2, ranks=2)
+    settings = settings_of(tiny_data, tmp_path / "broken")
+    run_islands(die_while_saving, settings, function, rank, islands=2, ranks=2, mortal=[1])
+    saved = list(committed_steps(island_checkpoints(tmp_path / "broken", 1)))
+    # Renamed but not yet pointed to, it is no checkpoint yet.
+    assert saved == [INNER_STEPS]
+    assert run_islands(train, settings, islands=2, ranks=2) == unbroken
 
 
 @pytest.mark.parametrize(
