@@ -63,7 +63,10 @@ def build_mix2(config: RunConfig, *, outer_step: ExchangingOuterStep) -> Mix2:
         layers=config.model.layers,
         tied=config.model.tied_embeddings,
     )
-    return Mix2(config.method.mix2, build, outer_step)
+    narrow = config.method.mix2
+    if narrow.peers == "nobody":  # widened, pairs meet over the links that mix1's may
+        narrow = narrow.model_copy(update={"links": config.method.mix1.links})
+    return Mix2(narrow, build, outer_step)
 
 
 def build_mix2_policy(config: RunConfig, *, mix2: Mix2, events: EventLog) -> Mix2Policy:

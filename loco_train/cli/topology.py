@@ -72,7 +72,7 @@ def topology(
 def _show(title: str, found: Topology, weights: list[Tensor]) -> None:
     console = Console(soft_wrap=True)
     table = Table(title=title, show_header=False, title_justify="left")
-    over = f"mean of {found.rounds:,} rounds" if found.rounds > 1 else "exact"
+    over = f"estimated from {found.sampled:,} rounds" if found.sampled else "exact"
     table.add_row("contraction of the squared disagreement", f"{found.contraction:.4f} a round ({over})")
     table.add_row("spectral gap", f"{1 / found.chi:.4f} (chi {found.chi:.4g})")
     table.add_row("exchanges", f"{found.links:g} pairs a round")

@@ -49,7 +49,7 @@ class MixConfig(Settings):
         None, description="Of the island's own tensor, with peers that are neighbours; None: as much as each of them."
     )
     graph: str | None = Field(None, description="peers graph: a YAML file with `weights`, one row for each island.")
-    links: tuple[tuple[int, int], ...] | None = Field(
+    links: Annotated[tuple[tuple[int, int], ...], Field(min_length=1)] | None = Field(
         None, description="peers random-pair: the pairs of islands that may meet; None: all."
     )
     blocks: Literal["measured"] | Annotated[tuple[str, ...], Field(min_length=1)] | None = Field(

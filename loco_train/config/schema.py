@@ -14,6 +14,7 @@ from loco_train.config.health import HealthConfig
 from loco_train.config.method import MethodConfig
 from loco_train.config.model import ModelConfig
 from loco_train.config.settings import Fraction, NonNegativeFloat, Settings, require
+from loco_train.graphs import reachable
 from loco_train.units import Bytes, Duration
 
 
@@ -200,11 +201,8 @@ class RunConfig(Settings):
             f"method.inner_steps gives {1 if isinstance(steps, int) else len(steps)} islands their steps, but "
             f"islands.count is {count}",
         )
-        for pair in method.mix2.links or ():
-            require(
-                all(0 <= island < count for island in pair) and pair[0] != pair[1],
-                f"method.mix2.links: {list(pair)} is no pair of two of the islands 0 to {count - 1}",
-            )
+        _check_links("method.mix1.links", method.mix1.links, count)
+        _check_links("method.mix2.links", method.mix2.links, count)
         most = self.model.layers + 1  # layers in turn, then what follows them: more fragments would be empty
         require(
             method.rule != "streaming" or method.streaming.fragments <= most,
@@ -284,3 +282,16 @@ class RunConfig(Settings):
     def total_tokens(self) -> int:
         """Tokens that all islands together consume in the run."""
         return self.rounds * self.tokens_per_round
+
+
+def _check_links(name: str, links: tuple[tuple[int, int], ...] | None, count: int) -> None:
+    if links is None:
+        return
+    for pair in links:
+        require(
+            all(0 <= island < count for island in pair) and pair[0] != pair[1],
+            f"{name}: {list(pair)} is no pair of two of the islands 0 to {count - 1}",
+        )
+    reached = reachable(0, lambda island: {i for pair in links if island in pair for i in pair})
+    apart = ", ".join(str(island) for island in range(count) if island not in reached)
+    require(not apart, f"{name} must join all islands, or they never agree: no way leads from island 0 to {apart}")

@@ -54,7 +54,7 @@ def outer_method(
     return MixingMethod(
         rule=RULES[method.rule],
         mix1=Mix(peers(method.mix1), "mix1"),
-        mix2=_mix2(method.mix2, layout, layers=layers, tied=tied),
+        mix2=Mix(peers(method.mix2), "mix2", _ranges(method.mix2, layout, layers=layers, tied=tied)),
         aggregator=aggregator(method.aggregator, matrices, layout),
         optimizer=optimizer,
         islands=islands,
@@ -66,11 +66,9 @@ def outer_method(
 def with_mix2(method: OuterMethod, mix: MixConfig, *, layout: FlatLayout, layers: int, tied: bool) -> OuterMethod:
     """The method, made by `outer_method` of the same layout and model, with another mix2."""
     assert isinstance(method, MixingMethod), "settings refuse it for others"
-    return replace(method, mix2=_mix2(mix, layout, layers=layers, tied=tied))
-
-
-def _mix2(mix: MixConfig, layout: FlatLayout, *, layers: int, tied: bool) -> Mix:
-    return Mix(peers(mix), "mix2", _ranges(mix, layout, layers=layers, tied=tied))
+    # The peers that it has are kept: an island that read a graph's file anew could find another graph than the others.
+    part = peers(mix) if method.mix2.is_nobody else method.mix2.peers
+    return replace(method, mix2=Mix(part, "mix2", _ranges(mix, layout, layers=layers, tied=tied)))
 
 
 def peers(mix: MixConfig) -> Peers:

@@ -45,7 +45,7 @@ class Mix:
         """Start mixing `tensor` (flat [n], on any device) in place."""
         weights = self.weights(communicator.count, draw).without(communicator.down)
         row = weights.rows[communicator.index]
-        if len(row) == 1:
+        if row.keys() == {communicator.index}:
             return Together()
         parts = [tensor] if self.ranges is None else [tensor[first:end] for first, end in self.ranges]
         travelling = _in_one_piece(parts, communicator.device)

@@ -14,32 +14,35 @@ from loco_train.outer.weights import Weights
 
 
 class Peers(Protocol):
-    """Gives a round's weights. varies: whether they differ from round to round."""
-
-    @property
-    def varies(self) -> bool: ...
+    """Gives a round's weights."""
 
     def weights(self, islands: int, draw: Draw) -> Weights: ...
+
+    def period(self, islands: int) -> int | None:
+        """After how many rounds the weights come again; None: they are drawn at random."""
+        ...
 
 
 @dataclass(frozen=True)
 class Nobody:
     """Every island keeps its own."""
 
-    varies = False
-
     def weights(self, islands: int, draw: Draw) -> Weights:
         return Weights.identity(islands)
+
+    def period(self, islands: int) -> int:
+        return 1
 
 
 @dataclass(frozen=True)
 class Everyone:
     """The mean over all islands."""
 
-    varies = False
-
     def weights(self, islands: int, draw: Draw) -> Weights:
         return Weights.mean(islands)
+
+    def period(self, islands: int) -> int:
+        return 1
 
 
 @dataclass(frozen=True)
@@ -47,10 +50,12 @@ class Ring:
     """Both neighbours on a fixed ring. self_weight: None for the plain mean over the neighbourhood."""
 
     self_weight: float | None = None
-    varies = False
 
     def weights(self, islands: int, draw: Draw) -> Weights:
         return Weights.around({i: {(i - 1) % islands, (i + 1) % islands} for i in range(islands)}, self.self_weight)
+
+    def period(self, islands: int) -> int:
+        return 1
 
 
 @dataclass(frozen=True)
@@ -58,26 +63,31 @@ class ExponentialGraph:
     """Neighbours at distances 1, 2, 4, ... on the ring: all of them every round (static), or one distance a round.
 
     Rotating over a power of two of islands the distance is taken by exclusive or, which gives pairs: after log2 M
-    rounds of it every island holds the mean of all.
+    rounds of plain pair averages every island holds the mean of all.
     """
 
     rotating: bool
     self_weight: float | None = None
 
-    @property
-    def varies(self) -> bool:
-        return self.rotating
+    def period(self, islands: int) -> int:
+        return len(self._distances(islands)) if self.rotating else 1
 
     def weights(self, islands: int, draw: Draw) -> Weights:
-        distances = [2**k for k in range(max(1, (islands - 1).bit_length()))]
+        distances = self._distances(islands)
         if not self.rotating:
             around = {i: {(i + s * d) % islands for d in distances for s in (1, -1)} for i in range(islands)}
             return Weights.around(around, self.self_weight)
         distance = distances[draw.round % len(distances)]
         if islands & (islands - 1) == 0:
-            return Weights.around({i: {i ^ distance} if islands > 1 else set() for i in range(islands)}, None)
+            return Weights.around(
+                {i: {i ^ distance} if islands > 1 else set() for i in range(islands)}, self.self_weight
+            )
         both = {i: {(i + distance) % islands, (i - distance) % islands} for i in range(islands)}
         return Weights.around(both, self.self_weight)
+
+    @staticmethod
+    def _distances(islands: int) -> list[int]:
+        return [2**k for k in range(max(1, (islands - 1).bit_length()))]
 
 
 @dataclass(frozen=True)
@@ -89,8 +99,10 @@ class RandomPair:
     """
 
     links: frozenset[frozenset[int]] | None = None
-    varies = True
     _TRIES = 8
+
+    def period(self, islands: int) -> None:
+        return None
 
     def weights(self, islands: int, draw: Draw) -> Weights:
         pairs = self._free(islands, draw) if self.links is None else self._limited(islands, draw)
@@ -116,7 +128,9 @@ class RandomCycle:
     """
 
     self_weight: float | None = None
-    varies = True
+
+    def period(self, islands: int) -> None:
+        return None
 
     def weights(self, islands: int, draw: Draw) -> Weights:
         order = draw.permutation(islands)
@@ -129,7 +143,9 @@ class Graph:
     """A fixed weighted graph, as read from a file and checked."""
 
     fixed: Weights
-    varies = False
+
+    def period(self, islands: int) -> int:
+        return 1
 
     def weights(self, islands: int, draw: Draw) -> Weights:
         if islands != len(self.fixed.rows):

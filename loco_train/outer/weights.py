@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from loco_train.errors import ConfigError
+from loco_train.graphs import reachable
 
 # Rows of a matrix in a file are written with a few digits: 0.333333 sums to 0.999999.
 _FILE_TOLERANCE = 1e-5
@@ -50,26 +51,24 @@ class Weights:
         """A matrix that a person wrote.
 
         Raises:
-            ConfigError: not square, negative, not symmetric, a row that does not sum to 1, or not connected.
+            ConfigError: not square, negative, not symmetric, a row that does not sum to 1, not connected, or periodic.
         """
         size = len(matrix)
-        if size == 0 or any(len(row) != size for row in matrix):
-            raise ConfigError(f"{source}: the weights are not a square matrix", got=f"{size} rows of other lengths")
-        table = torch.tensor(matrix, dtype=torch.float64).reshape(size, size)
+        if size == 0:
+            raise ConfigError(f"{source} holds no weights", got="no rows", fix="write one row for each island")
+        if any(len(row) != size for row in matrix):
+            lengths = ", ".join(map(str, sorted({len(row) for row in matrix})))
+            raise ConfigError(
+                f"{source}: the weights are not a square matrix",
+                got=f"rows of length {lengths}, number of rows {size}",
+                fix="write one row for each island, with one weight for each",
+            )
+        table = torch.tensor(matrix, dtype=torch.float64)
         _require_entries(table, source)
-        # Exactly symmetric, and rows that sum to 1 to the last digits: a sum of 0.999999 would shrink the parameters.
-        table = (table + table.T) / 2
-        table.diagonal().add_(1 - table.sum(1))
+        table = _exact(table)
         rows = [{j: float(table[i, j]) for j in range(size) if table[i, j] > 0} for i in range(size)]
         weights = Weights(tuple(rows))
-        reached = weights.reachable_from(0)
-        if len(reached) < size:
-            apart = sorted(set(range(size)) - reached)
-            raise ConfigError(
-                f"{source}: the graph is not connected",
-                got=f"no way from island 0 to {', '.join(map(str, apart))}",
-                fix="give a weight to a link between the parts; without one they would never agree",
-            )
+        _require_agreement(weights, source)
         return weights
 
     @property
@@ -104,14 +103,6 @@ class Weights:
                 rows[island][island] = rows[island].get(island, 0.0) + rows[island].pop(other)
         return Weights(tuple(dict(sorted(row.items())) for row in rows))
 
-    def reachable_from(self, island: int) -> set[int]:
-        reached, waiting = {island}, [island]
-        while waiting:
-            new = set(self.neighbours(waiting.pop())) - reached
-            reached |= new
-            waiting += new
-        return reached
-
 
 def _require_entries(table: Tensor, source: str) -> None:
     for wrong, what in (
@@ -131,3 +122,30 @@ def _require_entries(table: Tensor, source: str) -> None:
             f"{source}: each row must sum to 1", got=f"row {row} sums to {float(sums[row]):g}",
             fix="the diagonal is what an island keeps of its own: 1 - the sum of the others",
         )  # fmt: skip
+
+
+def _exact(table: Tensor) -> Tensor:
+    """Symmetric, with rows that sum to 1 to the last digits: a sum of 0.999999 would shrink the parameters."""
+    others = (table + table.T) / 2
+    others.fill_diagonal_(0)
+    # Where an island keeps nothing of its own, what others weigh may exceed 1 by what a person rounded.
+    others /= max(1.0, float(others.sum(1).max()))
+    return others + torch.diag((1 - others.sum(1)).clamp(min=0))
+
+
+def _require_agreement(weights: Weights, source: str) -> None:
+    count = len(weights.rows)
+    apart = sorted(set(range(count)) - reachable(0, weights.neighbours))
+    if apart:
+        raise ConfigError(
+            f"{source}: the graph is not connected",
+            got=f"no way from island 0 to {', '.join(map(str, apart))}",
+            fix="give a weight to a link between the parts; without one they would never agree",
+        )
+    # An eigenvalue of -1 (1e-9 is above its rounding): two halves that swap their values every round.
+    if count > 1 and float(torch.linalg.eigvalsh(weights.matrix)[0]) < -1 + 1e-9:
+        raise ConfigError(
+            f"{source}: the islands would swap their values and never agree",
+            got="a graph of two halves in which no island keeps anything of its own",
+            fix="give at least one island a weight on the diagonal",
+        )

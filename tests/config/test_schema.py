@@ -112,6 +112,12 @@ STREAMING = {"rule": "streaming", "inner_steps": 2, "mix1": {"peers": "all"}}
         ({"method": subset("measured", budget="100B")}, r"budget \(100B\) is less than the smallest block"),
         ({"method.mix2.peers": "random-pair", "method.mix2.links": [[0, 9]]}, "no pair of two of the islands"),
         ({"method.mix2.links": [[0, 1]]}, "links limit peers random-pair only"),
+        ({"method.mix2.peers": "random-pair", "method.mix2.links": []}, "at least 1"),
+        ({"method.mix1.peers": "random-pair", "method.mix1.links": [[1, 1]]}, r"mix1.links: \[1, 1\] is no pair"),
+        (
+            {"islands.count": 4, "method.mix1.peers": "random-pair", "method.mix1.links": [[0, 1], [2, 3]]},
+            "mix1.links must join all islands.*from island 0 to 2, 3",
+        ),
         ({"method.mix2.peers": "graph"}, "goes with a file"),
         ({"method.mix2.self_weight": 0.5}, "self_weight has no meaning for peers all"),
         ({"method.mix2.peers": "nobody"}, "the islands would never meet"),

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 from loco_train.checkpoint import committed_steps, island_checkpoints, write
 from loco_train.checkpoint.steps import step_name
+from loco_train.config.load import load_run
 from loco_train.data.ledger import coverage
 from loco_train.errors import (
     CheckpointError,
@@ -23,9 +25,12 @@ from loco_train.errors import (
     NonFinite,
     TransportError,
 )
+from loco_train.outer.draw import Draw
+from loco_train.outer.peers import RandomPair
 from loco_train.telemetry.report import events_path
 from loco_train.testing import World, run_islands, run_ranks
 from loco_train.testing.runs import state_digests, tiny_trainer, write_tiny_data
+from loco_train.testing.tiny import tiny_run
 from loco_train.training import meeting
 
 ROUNDS, INNER_STEPS = 3, 2
@@ -232,6 +237,76 @@ def test_what_came_through_at_one_island_only_is_applied_nowhere(tiny_data, tmp_
     assert all("the link broke" in message for message, _ in second)
     assert all(untouched for _, untouched in (*first, *second))
     assert run_islands(train, settings, islands=2, ranks=2) == unbroken
+
+
+def killed_in_mid_exchange(world: World, settings: dict, moment: str) -> tuple[Tensor, Tensor, Tensor, bool]:
+    """Island 1 is killed in the exchange of round 1: as it has set out, or when everything has come through.
+
+    Of the other islands: their ends of round 1, base and parameters after its outer step, and whether that failed.
+    """
+    trainer = tiny_trainer(world, settings)
+    step, exchange, flat = trainer.outer_step.run, trainer.outer_step.method.exchange, trainer.outer_step.scratch
+    found: list = []
+
+    class Deadly:
+        def __init__(self, pending):
+            self.pending = pending
+
+        def wait(self):
+            if moment == "all has come through":
+                self.pending.wait()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def exchanged(state, contribution, draw, communicator):
+        pending = exchange(state, contribution, draw, communicator)
+        return Deadly(pending) if (draw.round, world.island) == (1, 1) else pending
+
+    def values() -> Tensor:
+        trainer.engine.views.read(read := torch.zeros_like(flat))
+        return read
+
+    def watched(progress, *, learned):
+        if progress.round != 1:
+            return step(progress, learned=learned)
+        end = values()
+        try:
+            report = step(progress, learned=learned)
+        finally:
+            found.extend((end, trainer.outer_step.state.base.clone(), values()))
+        found.append(False)
+        return report
+
+    object.__setattr__(trainer.outer_step.method, "exchange", exchanged)
+    trainer.outer_step.run = watched
+    with pytest.raises(TransportError):
+        trainer.run()
+    return (*found, True)[:4]
+
+
+@pytest.mark.parametrize("moment", ["it has set out", "all has come through"])
+def test_one_side_of_a_pair_killed_in_mid_exchange_moves_nothing_on_the_other(moment, tiny_data, tmp_path):
+    """T10: no one-sided update, and the mean kept. lr 1 without momentum: a pair's new base is the mean of its ends."""
+    method = load_run("quickstart", ["method=gasloc-1peer"]).config.method.model_dump(mode="json")
+    method |= {"inner_steps": INNER_STEPS, "outer": {"lr": 1.0, "momentum": 0.0}}
+    settings = settings_of(tiny_data, tmp_path, **{"parallel.tensor": 1, "method": method, "rounds": 8})
+    seed = tiny_run(settings).seed
+    partner = RandomPair().weights(4, Draw(seed, 1, purpose="mix2")).neighbours(1)[0]
+    results = run_islands(killed_in_mid_exchange, settings, moment, islands=4, mortal=[1])
+    end, base, parameters, failed = results[partner][0]
+    assert failed
+    assert torch.equal(parameters, end)
+    assert not torch.equal(base, end)  # the start of the round, still
+    (end, base, parameters, failed), other = (results[i][0] for i in range(4) if i not in (1, partner))
+    # They see that a connection to island 1 is closed, and may or may not have agreed by then: both of them, or none.
+    assert failed == other[-1]
+    if failed:
+        assert torch.equal(parameters, end)
+        assert torch.equal(other[2], other[0])
+    else:
+        # Subtracted from another start on each side: equal up to the rounding of parameters below 8 (2^-21).
+        mean = (end + other[0]) / 2
+        for applied in (base, other[1]):
+            torch.testing.assert_close(applied, mean, rtol=0, atol=1e-6)
 
 
 def start_with_another_shard(world: World, settings: dict) -> str:

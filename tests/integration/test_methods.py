@@ -32,6 +32,7 @@ LAYOUTS = {
     "ZeRO 2": {"parallel.data": 2, "parallel.zero_stage": 2},
     "ZeRO 3": {"parallel.data": 2, "parallel.zero_stage": 3},
     "PP 2, tied": {"parallel.pipeline": 2, "model.tied_embeddings": True},
+    "TP 4": {"parallel.tensor": 4, "model.key_value_heads": 4},
 }
 
 
@@ -92,18 +93,22 @@ IN_PAIRS = ["isoloco"]
 SHARES = [IN_PAIRS, *([name for name in METHODS if name not in IN_PAIRS][first::4] for first in range(4))]
 
 
-@pytest.mark.parametrize("methods", SHARES, ids=", ".join)
-@pytest.mark.parametrize("layout", LAYOUTS)
+# TP 4, eight processes, for the method whose aggregator gathers whole matrices over TP (T6).
+CASES = [(layout, share) for layout in LAYOUTS for share in SHARES if layout != "TP 4" or share == IN_PAIRS]
+
+
+@pytest.mark.parametrize(("layout", "methods"), CASES, ids=lambda it: it if isinstance(it, str) else ", ".join(it))
 def test_follows_the_simulator(layout, methods, tiny_data, tmp_path):
     changes = LAYOUTS[layout]
     base = {**tiny_data, **changes, "rounds": ROUNDS, "precision.parameters": "fp32", "run_dir": str(tmp_path)}
-    ranks, islands = 1 if layout == "one rank" else 2, 2 if methods == IN_PAIRS else 3
+    ranks, islands = {"one rank": 1, "TP 4": 4}.get(layout, 2), 2 if methods == IN_PAIRS else 3
     results = run_islands(record, base, methods, islands=islands, ranks=ranks, timeout_seconds=280)
     points = {
         name: [[assembled([rank[name][p] for rank in island]) for island in results] for p in range(2 * ROUNDS + 1)]
         for name in methods
     }
-    (simulated,) = run_ranks(follow, points, bool(changes.get("model.tied_embeddings")), ranks=1)
+    model = {key: value for key, value in changes.items() if key.startswith("model.")}
+    (simulated,) = run_ranks(follow, points, model, ranks=1)
     for name in methods:
         for number, (got, wanted) in enumerate(zip(points[name][2::2], simulated[name], strict=True)):
             apart = [
@@ -117,23 +122,23 @@ def test_follows_the_simulator(layout, methods, tiny_data, tmp_path):
 Points = list[list[dict[str, Tensor]]]  # by time and island
 
 
-def follow(world: World, points: dict[str, Points], tied: bool) -> dict[str, Points]:
+def follow(world: World, points: dict[str, Points], model: dict) -> dict[str, Points]:
     """By method: the starts after each round, by the simulator, whose inner steps are the recorded ones."""
     from loco_train.islands import join_island
 
     join_island(tiny_run({}), device=torch.device("cpu"))
-    return {name: follow_one(each, name, tied) for name, each in points.items()}
+    return {name: follow_one(each, name, model) for name, each in points.items()}
 
 
-def follow_one(points: Points, name: str, tied: bool) -> Points:
+def follow_one(points: Points, name: str, model: dict) -> Points:
     shards = tuple(Shard(n, tuple(t.shape), Partition(), 0, t.numel()) for n, t in points[0][0].items())
     layout = FlatLayout.of(shards)
-    model = {"model.vocab_size": 300, "model.tied_embeddings": tied}
-    run = tiny_run({**method_settings(name), **model, "islands.count": len(points[0])})
+    run = tiny_run({**method_settings(name), "model.vocab_size": 300, **model, "islands.count": len(points[0])})
     views = SimpleNamespace(owned=layout, device=torch.device("cpu"))
     matrices = IslandMatrices(run.model, views)
+    tied, layers = run.model.tied_embeddings, run.model.layers
     method = outer_method(
-        run.method, islands=len(points[0]), layout=layout, matrices=matrices, layers=run.model.layers, tied=tied
+        run.method, islands=len(points[0]), layout=layout, matrices=matrices, layers=layers, tied=tied
     )
     islands = LockStep.from_start(method, flat(points[0][0], layout), islands=len(points[0]), seed=run.seed)
     found = []

@@ -10,7 +10,9 @@ import torch
 from loco_train.config.load import available, load_run
 from loco_train.config.schema import RunConfig
 from loco_train.outer import OuterMethod, outer_method
+from loco_train.outer.draw import Draw
 from loco_train.outer.merging import IsoCTS, Ties, tsv_m
+from loco_train.outer.methods import with_mix2
 from loco_train.shards import FlatLayout, Partition, Shard
 from loco_train.simulation.lockstep import LockStep, no_failures
 from loco_train.simulation.matrices import WholeMatrices
@@ -237,6 +239,19 @@ def test_a_failed_exchange_is_undone_on_both_sides_and_the_mean_kept(name):
     assert rounds[4].mix2[:4, 4:].any()
     np.testing.assert_allclose(rounds[5].mix2.sum(0).numpy(), 1, rtol=0, atol=1e-15)
     np.testing.assert_allclose(final.numpy(), oracle(problem, rounds, ORACLES[name]), rtol=0, atol=TOLERANCE)
+
+
+def test_a_change_of_the_blocks_keeps_the_graph_that_was_read(tmp_path):
+    """A file that was edited meanwhile, or is gone, must not give one island other peers than the rest."""
+    path = tmp_path / "graph.yaml"
+    path.write_text("weights: [[0.6, 0.4], [0.4, 0.6]]")
+    chosen = [f"method.mix2={{peers: graph, graph: {path}, blocks: [head]}}"]
+    method = composed("factored-global-m1-local-m2", 8, *chosen, islands=2)
+    path.unlink()
+    mix = settings("factored-global-m1-local-m2", 2, *chosen).method.mix2.model_copy(update={"blocks": None})
+    wide = with_mix2(method, mix, layout=FlatLayout((), (), 0), layers=2, tied=False)
+    assert wide.mix2.weights(2, Draw(0, 0)).rows[0] == {0: 0.6, 1: 0.4}
+    assert (method.mix2.ranges, wide.mix2.ranges) == ((), None)
 
 
 def test_unequal_inner_steps():
