@@ -50,7 +50,8 @@ def build_health(
         )
     if every is not None:
         policy = build_mix2_policy(config, mix2=mix2, events=events)
-        parts.append(HealthMeter(every, blocks, listener, outer_step, events, clock, policy))
+        heard = blocks if config.health.js_by_block else ()
+        parts.append(HealthMeter(every, blocks, heard, listener, outer_step, events, clock, policy))
     return HealthParts(parts)
 
 

@@ -32,10 +32,14 @@ class HealthConfig(Settings):
     """How far the islands are from their mean at the end of a round's inner steps (arXiv 2606.22768).
 
     L2 of the parameters, by block and in all, and the JS distance of what the models say. A measurement averages the
-    model over all islands once, which they wait for, and takes two more forward passes over the sequences.
+    model over all islands once, which they wait for, and takes two more forward passes over the sequences, and one for
+    each block where js_by_block is on.
     """
 
     every_rounds: PositiveInt | None = Field(None, description="None: never.")
+    js_by_block: bool = Field(
+        False, description="The JS distance that each block's disagreement alone causes, too: a forward pass for each."
+    )
     sequences: PositiveInt | None = Field(
         None,
         description="Held-out ones for the JS distance, always the same, for mix2.blocks measured too; None: 8, or the "

@@ -76,13 +76,15 @@ class EvaluationDone(Event):
 class HealthMeasured(Event):
     """How far the islands are from their mean, the mean over the islands, before the outer step of the round.
 
-    js: of the next token's distribution, in [0, 1]. l2: of the parameters; l2_by_block: of each block. js_here,
-    l2_here: this island's own. bytes_sent: by this island for the measurement. seconds: of it, with the wait for the
+    js: of the next token's distribution, in [0, 1]. l2: of the parameters; l2_by_block: of each block. js_by_block:
+    what each block's disagreement alone causes; empty where it is not measured. js_here, l2_here: this island's own.
+    bytes_sent: by this island for the measurement. seconds: of it, with the wait for the
     other islands."""
 
     js: float
     l2: float
     l2_by_block: dict[str, float]
+    js_by_block: dict[str, float]
     js_here: float
     l2_here: float
     seconds: float
@@ -105,8 +107,8 @@ class Mix2Changed(Event):
 class BlocksMeasured(Event):
     """What mix2 mixes from the outer step of this round on: `chosen`, out of what was measured before it.
 
-    js_by_block: the JS distance from the mean of the islands that each block's disagreement alone causes, in [0, 1],
-    the mean over the islands. bytes_by_block: what it sends to one peer. seconds, bytes_sent: as in HealthMeasured."""
+    js_by_block: as in HealthMeasured, in [0, 1], the mean over the islands. bytes_by_block: what each sends to one
+    peer. seconds, bytes_sent: as in HealthMeasured."""
 
     js_by_block: dict[str, float]
     bytes_by_block: dict[str, int]

@@ -183,10 +183,14 @@ def scalars(event: Event) -> dict[str, float]:
         case EvaluationDone():
             return {f"heldout/{event.scope}_loss": event.loss}
         case HealthMeasured():
-            blocks = {f"health_l2/{block}": distance for block, distance in event.l2_by_block.items()}
-            return {"health/js": event.js, "health/l2": event.l2, **blocks}
+            l2 = {f"health_l2/{block}": distance for block, distance in event.l2_by_block.items()}
+            return {"health/js": event.js, "health/l2": event.l2, **l2, **_js_by_block(event)}
         case BlocksMeasured():
-            return {f"health_js_left_out/{block}": distance for block, distance in event.js_by_block.items()}
+            return _js_by_block(event)
         case Mix2Changed():
             return {"health/mix2_wide": float(event.wide)}
     return {}
+
+
+def _js_by_block(event: HealthMeasured | BlocksMeasured) -> dict[str, float]:
+    return {f"health_js/{block}": distance for block, distance in event.js_by_block.items()}

@@ -19,6 +19,7 @@ from loco_train.shards import FlatLayout
 from loco_train.telemetry.events import HealthMeasured
 from loco_train.telemetry.log import EventLog
 from loco_train.telemetry.meters import PhaseClock
+from loco_train.training.block_disagreement import js_of_blocks
 from loco_train.training.listener import Listener
 from loco_train.training.mix2_policy import Mix2Policy
 from loco_train.training.outer_step import ExchangingOuterStep, OwnAndMean, over_island
@@ -62,10 +63,12 @@ class HealthParts:
 
 @dataclass
 class HealthMeter:
-    """Measures every `every_rounds` rounds. blocks: of the model. policy: what follows from a measurement."""
+    """Measures every `every_rounds` rounds. blocks: of the model. heard_blocks: those whose own JS distance is measured
+    too. policy: what follows from a measurement."""
 
     every_rounds: int
     blocks: Sequence[str]
+    heard_blocks: Sequence[str]
     listener: Listener
     outer_step: ExchangingOuterStep
     events: EventLog
@@ -93,15 +96,19 @@ class HealthMeter:
         step = self.outer_step
         with step.counted.apart(step.blocking) as sent:
             ends = step.own_and_mean(progress, "health")
-            here = [self._js(ends), *self._l2(ends)]
+            js, *js_by_block = self._js(ends)
+            here = [js, *self._l2(ends), *js_by_block]
             every = step.of_every_island(progress, "health-told", here)
         (total_sent,) = over_island([sent.counted], step.views)
-        return Distances(self.blocks, here, every.mean(0).tolist(), int(total_sent))
+        return Distances(self.blocks, self.heard_blocks, here, every.mean(0).tolist(), int(total_sent))
 
-    def _js(self, ends: OwnAndMean) -> float:
-        with ends.mean_inside(self.outer_step.views):
+    def _js(self, ends: OwnAndMean) -> list[float]:
+        """Of the whole model, then of each heard block by itself."""
+        views = self.outer_step.views
+        with ends.mean_inside(views):
             consensus = self.listener.hear()
-        return self.listener.distance(consensus)
+            by_block = js_of_blocks(self.heard_blocks, ends, consensus, listener=self.listener, views=views)
+        return [self.listener.distance(consensus), *by_block]
 
     def _l2(self, ends: OwnAndMean) -> list[float]:
         """In all, then of each block; over the whole island."""
@@ -121,21 +128,24 @@ def _squares(ends: OwnAndMean, layout: FlatLayout, blocks: Sequence[str]) -> lis
 
 @dataclass(frozen=True)
 class Distances:
-    """here, mean: of this island, and over the islands: JS, L2 in all, and L2 of each block."""
+    """here, mean: of this island, and over the islands: JS, L2 in all, L2 of each block, and JS of each heard one."""
 
     blocks: Sequence[str]
+    heard_blocks: Sequence[str]
     here: Sequence[float]
     mean: Sequence[float]
     bytes_sent: int
 
     def event(self, progress: Progress, *, seconds: float) -> HealthMeasured:
         js, l2, *by_block = self.mean
+        l2_by_block, js_by_block = by_block[: len(self.blocks)], by_block[len(self.blocks) :]
         return HealthMeasured(
             step=progress.step,
             round=progress.round,
             js=js,
             l2=l2,
-            l2_by_block=dict(zip(self.blocks, by_block, strict=True)),
+            l2_by_block=dict(zip(self.blocks, l2_by_block, strict=True)),
+            js_by_block=dict(zip(self.heard_blocks, js_by_block, strict=True)),
             js_here=self.here[0],
             l2_here=self.here[1],
             seconds=seconds,

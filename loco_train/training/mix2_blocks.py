@@ -1,8 +1,4 @@
-"""Mix2 of the blocks whose disagreement is heard most (the subset of Factored Gossip, arXiv 2606.22768).
-
-Each block by itself is taken from the island, all the others from the islands' mean, and the JS distance of that model
-from the mean is what leaving the block out would cost.
-"""
+"""Mix2 of the blocks whose disagreement is heard most (the subset of Factored Gossip, arXiv 2606.22768)."""
 
 from __future__ import annotations
 
@@ -12,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from loco_train.blocks import block_of
-from loco_train.outer.health import Speech
 from loco_train.outer.subset import choose_blocks
 from loco_train.telemetry.events import BlocksMeasured
 from loco_train.telemetry.log import EventLog
 from loco_train.telemetry.meters import PhaseClock
+from loco_train.training.block_disagreement import js_of_blocks
 from loco_train.training.listener import Listener
 from loco_train.training.mix2 import Mix2
 from loco_train.training.outer_step import ExchangingOuterStep, OwnAndMean, over_island
@@ -84,17 +80,10 @@ class BlockChooser:
         self.mix2.choose(blocks)
 
     def _js_by_block(self, ends: OwnAndMean) -> list[float]:
-        with ends.mean_inside(self.outer_step.views):
+        views = self.outer_step.views
+        with ends.mean_inside(views):
             consensus = self.listener.hear()
-            return [self._left_out(block, ends, consensus) for block in self.blocks]
-
-    def _left_out(self, block: str, ends: OwnAndMean, consensus: Sequence[Speech]) -> float:
-        views, mixed = self.outer_step.views, ends.mean.clone()
-        for shard, first, end in views.owned.ranges():
-            if block_of(shard.name) == block:
-                mixed[first:end] = ends.own[first:end]
-        views.write(mixed)
-        return self.listener.distance(consensus)
+            return js_of_blocks(self.blocks, ends, consensus, listener=self.listener, views=views)
 
     def _sizes(self) -> dict[str, int]:
         """What each block sends, in bytes, over the whole island."""

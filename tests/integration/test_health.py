@@ -54,25 +54,35 @@ def test_is_what_one_process_finds_from_the_gathered_models(layout, tiny_data, t
     islands, ranks = 3, 1 if layout == "one rank" else 2
     settings = {**tiny_data, **RUN, **LAYOUTS[layout], "rounds": 2, "run_dir": str(tmp_path)}
     settings |= {"health.every_rounds": 2, "health.sequences": SEQUENCES, "method.mix1.peers": "all"}
-    settings |= {"method.mix2.peers": "random-pair"}
+    settings |= {"method.mix2.peers": "random-pair", "health.js_by_block": True}
     ends = [assembled(island) for island in run_islands(keep_ends, settings, islands=islands, ranks=ranks)]
     mean = mean_of(ends)
-    ((*each, consensus),) = run_ranks(speak, settings, [*ends, mean], SEQUENCES, ranks=1)
-    apart = [js_distance(logits, consensus) for logits in each]
+    tied = bool(LAYOUTS[layout].get("model.tied_embeddings"))
+    blocks = block_names(layers=2, tied=tied)
+    of_block = [
+        {name: end[name] if block_of(name) == block else mean[name] for name in mean}
+        for block in blocks
+        for end in ends
+    ]
+    ((consensus, *said),) = run_ranks(speak, settings, [mean, *ends, *of_block], SEQUENCES, ranks=1)
+    apart, *apart_by_block = torch.tensor([js_distance(logits, consensus) for logits in said]).split(islands)
 
     events = [measured(tmp_path, island) for island in range(islands)]
     assert [[e.round for e in island] for island in events] == [[1]] * islands
     found = [island[0] for island in events]
-    shared = [(e.js, e.l2, e.l2_by_block) for e in found]
+    shared = [(e.js, e.l2, e.l2_by_block, e.js_by_block) for e in found]
     assert shared[0] == shared[1] == shared[2]
 
     tolerance = js_tolerance(consensus)
-    assert float(torch.stack(apart).mean()) > 100 * tolerance
-    assert [e.js_here for e in found] == pytest.approx([float(d) for d in apart], abs=tolerance)
+    assert float(apart.mean()) > 100 * tolerance
+    assert [e.js_here for e in found] == pytest.approx(apart.tolist(), abs=tolerance)
+    assert list(found[0].js_by_block) == list(blocks)
+    by_block = [float(distances.mean()) for distances in apart_by_block]
+    assert max(by_block) > 100 * tolerance
+    assert list(found[0].js_by_block.values()) == pytest.approx(by_block, abs=tolerance)
     assert found[0].js == pytest.approx(sum(e.js_here for e in found) / islands, rel=1e-12)
 
-    tied = bool(LAYOUTS[layout].get("model.tied_embeddings"))
-    assert list(found[0].l2_by_block) == list(block_names(layers=2, tied=tied))
+    assert list(found[0].l2_by_block) == list(blocks)
     for block, distance in [*found[0].l2_by_block.items(), (None, found[0].l2)]:
         names = [name for name in mean if block in (None, block_of(name))]
         wanted = [math.sqrt(sum(float((end[n] - mean[n]).square().sum()) for n in names)) for end in ends]
@@ -109,6 +119,7 @@ def test_bytes_and_seconds_are_its_own_and_training_is_untouched(mix1, tiny_data
     for event in measured(tmp_path / "watched", 0):
         # The mean of two islands sends each parameter once; buffers are padded to 128 elements a shard. Each of the
         # two ranks then tells its counterpart JS, L2 in all and of each block, in fp64.
+        assert event.js_by_block == {}
         told = 2 * 8 * (2 + len(event.l2_by_block))
         assert 0 <= event.bytes_sent - told - 4 * padded < 4 * 128 * 2 * 20
         assert event.seconds > 0

@@ -32,8 +32,8 @@ ROUND = RoundDone(
     socket_bytes_sent=None, pseudo_gradient_norm=3.0, spread_l2=0.125,
 )  # fmt: skip
 HEALTH = HealthMeasured(
-    step=2, round=0, js=0.25, l2=3.0, l2_by_block={"embedding": 1.0, "layers.0.mlp": 2.0}, js_here=0.2, l2_here=2.5,
-    seconds=0.5, bytes_sent=1000,
+    step=2, round=0, js=0.25, l2=3.0, l2_by_block={"embedding": 1.0, "layers.0.mlp": 2.0},
+    js_by_block={"embedding": 0.1}, js_here=0.2, l2_here=2.5, seconds=0.5, bytes_sent=1000,
 )  # fmt: skip
 EVENTS = [
     STARTED,
