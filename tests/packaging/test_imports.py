@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # From low to high. Parts of one layer do not import each other where that is said below.
 LAYERS = [
-    {"errors", "units", "assets", "json_text", "blocks", "files"},
+    {"errors", "units", "assets", "json_text", "blocks", "files", "graphs"},
     {"shards"},
     {"config"},
     {"telemetry"},
