@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +11,17 @@ from rich.console import Console
 from rich.table import Table
 
 from loco_train.cli.checkpoint_progress import progress_bar
-from loco_train.cli.simulate_text import TextRuns, method_config, parse_sweeps, show_text, steps_of
+from loco_train.cli.output_file import PICTURES, check_output, whole_file
+from loco_train.cli.simulate_options import (
+    method_config,
+    parse_failures,
+    parse_lr,
+    parse_seeds,
+    parse_shape,
+    parse_steps,
+    parse_sweeps,
+)
+from loco_train.cli.simulate_text import TextRuns, show_text
 from loco_train.errors import ConfigError
 from loco_train.json_text import json_text
 
@@ -33,14 +42,18 @@ def simulate(
         Problem, typer.Option(help="quadratic: exact, float64, deterministic. text: a small Llama on real text.")
     ] = Problem.quadratic,
     method: Annotated[str, typer.Option(help="A named method, or a YAML file.")] = "diloco",
-    islands: Annotated[int, typer.Option(min=1, help="How many.")] = 8,
-    rounds: Annotated[int, typer.Option(min=1, help="Outer rounds.")] = 12,
+    islands: Annotated[int, typer.Option(min=1, max=1024, help="How many.")] = 8,
+    rounds: Annotated[int, typer.Option(min=1, max=1_000_000, help="Outer rounds.")] = 12,
     inner_steps: Annotated[str, typer.Option(help="Of every island, or of each: 4,4,2,...")] = "4",
     inner_lr: Annotated[
         float | None, typer.Option(help="Of the inner steps. Default: quadratic 0.05, text 4e-3 (the peak).")
     ] = None,
-    shape: Annotated[str, typer.Option(help="quadratic: of the matrix that is trained, ROWSxCOLUMNS.")] = "16x8",
-    seed: Annotated[int, typer.Option(min=0, help="Of the problem and of random peers.")] = 0,
+    shape: Annotated[
+        str | None, typer.Option(help="quadratic: of the matrix that is trained, ROWSxCOLUMNS. Default: 16x8.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, max=2**63 - 1, help="Of the problem and of random peers. Default: 0.")
+    ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="A setting of the method: outer.lr=0.8. May be repeated.")
     ] = None,
@@ -49,11 +62,19 @@ def simulate(
         typer.Option(help="quadratic: an exchange that fails: ROUND:I-J, rounds from 0. May be repeated."),
     ] = None,
     dump: Annotated[Path | None, typer.Option(help="quadratic: write everything to this .npz file.")] = None,
-    batch: Annotated[int, typer.Option(min=1, help="text: sequences of all islands together in a step.")] = 32,
+    batch: Annotated[
+        int | None,
+        typer.Option(min=1, max=65536, help="text: sequences of all islands together in a step. Default: 32."),
+    ] = None,
     warm_up_steps: Annotated[
-        int, typer.Option(min=0, help="text: data parallel steps before the first round, shared by all islands.")
-    ] = 300,
-    seeds: Annotated[str, typer.Option(help="text: several runs, 0,1,2: of weights, data order and peers.")] = "",
+        int | None,
+        typer.Option(
+            min=0, max=1_000_000, help="text: data parallel steps that all islands share before round 0. Default: 300."
+        ),
+    ] = None,
+    seeds: Annotated[
+        str | None, typer.Option(help="text: several runs, 0,1,2: of weights, data order and peers.")
+    ] = None,
     sweep: Annotated[
         list[str] | None,
         typer.Option(
@@ -72,40 +93,55 @@ def simulate(
     text: a Llama of 0.13 million parameters over bytes of the Python standard library, AdamW inside. Prints the loss of
     the consensus on held-out text, and how far the islands are apart (L2, JS distance).
     """
-    steps = steps_of(inner_steps, islands)
-    own: dict[Problem, dict[str, object]] = {
-        Problem.quadratic: {"--fail": fail, "--dump": dump},
-        Problem.text: {"--sweep": sweep, "--plot": plot, "--seeds": seeds},
-    }
-    for other in set(Problem) - {problem}:
-        for option in (name for name, given in own[other].items() if given):
-            raise ConfigError(f"{option} is for --problem {other.value}", got=f"--problem {problem.value}")
-    lr = _positive({Problem.quadratic: 0.05, Problem.text: 4e-3}[problem] if inner_lr is None else inner_lr)
+    steps = parse_steps(inner_steps, islands)
+    _refuse_options_of_the_other(
+        problem,
+        quadratic={"--shape": shape, "--fail": fail, "--dump": dump},
+        text={
+            "--batch": batch,
+            "--warm-up-steps": warm_up_steps,
+            "--sweep": sweep,
+            "--plot": plot,
+            "--seeds": seeds,
+        },
+    )
+    default_lr = 0.05 if problem is Problem.quadratic else 4e-3
+    lr = parse_lr("--inner-lr", default_lr if inner_lr is None else inner_lr)
     if problem is Problem.text:
+        if seed is not None and seeds is not None:
+            raise ConfigError("seeds are given twice", got=f"--seed {seed} --seeds {seeds}", fix="leave one of them")
+        check_output("--plot", plot, endings=PICTURES)
         runs = TextRuns(
-            method, islands, steps, tuple(settings or ()), rounds, lr, batch, warm_up_steps,
-            _seeds(seeds or str(seed)), parse_sweeps(sweep or []),
-        )  # fmt: skip
+            method=method,
+            islands=islands,
+            steps=steps,
+            settings=tuple(settings or ()),
+            rounds=rounds,
+            inner_lr=lr,
+            batch=32 if batch is None else batch,
+            warm_up_steps=300 if warm_up_steps is None else warm_up_steps,
+            seeds=parse_seeds(str(seed or 0) if seeds is None else seeds),
+            sweeps=parse_sweeps(sweep or [], settings=settings or []),
+        )
         show_text(runs, json=json, plot=plot)
         return
-    failures = _failures(fail or [], islands=islands, rounds=rounds)
+    failures = parse_failures(fail or [], islands=islands, rounds=rounds)
+    size = parse_shape(shape or "16x8", islands=islands, rounds=rounds)
+    check_output("--dump", dump)
     config = method_config(method, islands=islands, steps=steps, settings=settings or [])
+    if config.method.rule == "none" and fail:
+        raise ConfigError("data parallelism knows no failed exchange", got=f"--fail {fail[0]}", fix="leave it out")
     from loco_train.simulation.quadratic import Quadratic, run_quadratic
     from loco_train.simulation.quadratic import dump as write_dump
 
-    posed = Quadratic.seeded(
-        islands=islands,
-        shape=_shape(shape),
-        seed=seed,
-        inner_steps=steps,
-        inner_lr=lr,
-    )
+    posed = Quadratic.seeded(islands=islands, shape=size, seed=seed or 0, inner_steps=steps, inner_lr=lr)
     with progress_bar("rounds", total=rounds) as advance:
         done, final = run_quadratic(
-            config, posed, rounds=rounds, seed=seed, failures=failures, on_round=lambda: advance(1)
+            config, posed, rounds=rounds, seed=seed or 0, failures=failures, on_round=lambda: advance(1)
         )
     if dump is not None:
-        write_dump(dump, posed, done, final)
+        with whole_file(dump) as file:
+            write_dump(file, posed, done, final)
     optimum = (posed.curvature * posed.center).sum(0) / posed.curvature.sum(0)
     spreads = [_spread(each.end) for each in done]
     result = {
@@ -120,6 +156,13 @@ def simulate(
         print(json_text(result, indent=2))
     else:
         _show(result)
+
+
+def _refuse_options_of_the_other(problem: Problem, *, quadratic: dict[str, object], text: dict[str, object]) -> None:
+    other, options = ("text", text) if problem is Problem.quadratic else ("quadratic", quadratic)
+    for option, given in options.items():
+        if given not in (None, []):
+            raise ConfigError(f"{option} is for --problem {other}", got=f"--problem {problem.value}")
 
 
 def _spread(points: Tensor) -> float:
@@ -137,38 +180,3 @@ def _show(result: dict[str, Any]) -> None:
     if result["dump"]:
         table.add_row("all of it", str(result["dump"]))
     Console(soft_wrap=True).print(table)
-
-
-def _shape(text: str) -> tuple[int, int]:
-    match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", text)
-    if match is None:
-        raise ConfigError("--shape is no shape of a matrix", got=repr(text), allowed="ROWSxCOLUMNS, as 16x8")
-    return int(match[1]), int(match[2])
-
-
-def _positive(inner_lr: float) -> float:
-    if not 0 < inner_lr < float("inf"):
-        raise ConfigError("--inner-lr must be positive", got=inner_lr)
-    return inner_lr
-
-
-def _seeds(text: str) -> tuple[int, ...]:
-    parts = text.split(",")
-    if not all(part.strip().isdecimal() for part in parts):
-        raise ConfigError("--seeds are no seeds", got=repr(text), allowed="whole numbers: 0,1,2")
-    return tuple(int(part) for part in parts)
-
-
-def _failures(given: list[str], *, islands: int, rounds: int) -> Any:
-    failed: dict[int, set[frozenset[int]]] = {}
-    for text in given:
-        match = re.fullmatch(r"(\d+):(\d+)-(\d+)", text)
-        number, one, two = map(int, match.groups()) if match else (rounds, 0, 0)
-        if not (number < rounds and one != two and max(one, two) < islands):
-            raise ConfigError(
-                "--fail names no exchange",
-                got=repr(text),
-                allowed=f"ROUND:I-J with a round from 0 to {rounds - 1} and two islands from 0 to {islands - 1}",
-            )
-        failed.setdefault(number, set()).add(frozenset((one, two)))
-    return lambda number: failed.get(number, ())

@@ -14,8 +14,8 @@ from rich.table import Table
 
 from loco_train.cli.checkpoint_progress import progress_bar
 from loco_train.cli.pictures import save_picture
-from loco_train.config.load import load_run
-from loco_train.errors import ConfigError, NonFinite
+from loco_train.cli.simulate_options import method_config
+from loco_train.errors import NonFinite
 from loco_train.json_text import json_text
 
 if TYPE_CHECKING:
@@ -50,6 +50,8 @@ def show_text(runs: TextRuns, *, json: bool, plot: Path | None) -> None:
     with progress_bar("rounds", total=len(configs) * len(runs.seeds) * runs.rounds) as advance:
         for (point, config), seed in itertools.product(configs, runs.seeds):
             rows.append(_run(runs, point, config, seed, on_round=lambda: advance(1)))
+    if all("diverged" in row for row in rows):
+        raise NonFinite(f"no run came to its end: {rows[0]['diverged']}", fix="lower inner or outer learning rates")
     if plot is not None:
         _plot(rows, plot, title=f"{runs.method}, {runs.islands} islands")
     if json:
@@ -77,9 +79,10 @@ def _run(runs: TextRuns, point: Mapping[str, str], config: RunConfig, seed: int,
         on_round()
 
     try:
-        result = asdict(run_text(config, settings, Corpus.of_standard_library(settings.shape.sequence), on_round=told))
+        corpus = Corpus.of_standard_library(settings.shape.sequence)
+        result = asdict(run_text(config, settings, corpus, islands=runs.islands, on_round=told))
     except NonFinite as error:
-        result = {"loss": math.inf, "diverged": str(error)}
+        result = {"loss": math.inf, "diverged": error.problem}
     return {**point, "seed": seed, **result, "losses": losses}
 
 
@@ -94,7 +97,7 @@ def _show(runs: TextRuns, rows: Sequence[Mapping[str, Any]]) -> None:
     for column in columns:
         table.add_column(column.replace("_", " "), justify="right")
     for row in rows:
-        cells = (row.get(column, "") for column in columns)
+        cells = (row.get(column, "") if column != "loss" or "diverged" not in row else "diverged" for column in columns)
         table.add_row(*(f"{cell:.4f}" if isinstance(cell, float) else str(cell) for cell in cells))
     console = Console()
     console.print(table)
@@ -114,46 +117,3 @@ def _plot(rows: Sequence[Mapping[str, Any]], path: Path, *, title: str) -> None:
         axes.plot(range(1, len(row["losses"]) + 1), row["losses"], label=label)
     axes.legend(fontsize="small")
     save_picture(figure, path)
-
-
-def parse_sweeps(given: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Values by setting, of `outer.lr=0.4,0.7`."""
-    sweeps = {}
-    for text in given:
-        name, equals, values = text.partition("=")
-        if not equals or not all(values.split(",")):
-            raise ConfigError("--sweep names no values", got=repr(text), allowed="outer.lr=0.4,0.7,1.0")
-        sweeps[name] = tuple(values.split(","))
-    for value in sweeps.get("inner_lr", ()):
-        try:
-            float(value)
-        except ValueError:
-            raise ConfigError("--sweep inner_lr takes numbers", got=repr(value)) from None
-    return sweeps
-
-
-def method_config(method: str, *, islands: int, steps: list[int], settings: list[str]) -> RunConfig:
-    """The method's settings, composed and checked as for a run."""
-    own = load_run("quickstart", [f"method={method}", "islands.count=1"]).config.method
-    count = 1 if own.rule == "none" else islands
-    if own.rule == "none" and len(set(steps)) > 1:
-        raise ConfigError("data-parallel islands step together", got=f"inner steps {steps}", fix="give one number")
-    each = steps[0] if len(set(steps)) == 1 else steps
-    overrides = [f"method={method}", f"islands.count={count}", f"method.inner_steps={each}"]
-    config = load_run("quickstart", [*overrides, *(f"method.{text}" for text in settings)]).config
-    if config.method.mix2.is_measured:
-        raise ConfigError(
-            "the simulator does not measure blocks", got="mix2.blocks: measured", fix="name blocks, or use `loco train`"
-        )
-    return config
-
-
-def steps_of(text: str, islands: int) -> list[int]:
-    parts = text.split(",")
-    if not all(part.strip().isdecimal() and int(part) > 0 for part in parts) or len(parts) not in (1, islands):
-        raise ConfigError(
-            "--inner-steps is no number of steps",
-            got=repr(text),
-            allowed=f"one positive number, or {islands}, one for each island: 4,4,2,...",
-        )
-    return [int(part) for part in parts] * (islands if len(parts) == 1 else 1)

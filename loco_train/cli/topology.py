@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from loco_train.cli.output_file import PICTURES, check_output
 from loco_train.cli.pictures import save_picture
 from loco_train.config.load import load_run
 from loco_train.errors import ConfigError
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 def topology(
     *,
     method: Annotated[str, typer.Option(help="A named method, or a YAML file.")] = "gasloc-1peer",
-    islands: Annotated[int, typer.Option(min=1, help="How many.")] = 8,
+    islands: Annotated[int, typer.Option(min=1, max=1024, help="How many.")] = 8,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="A setting of the method: mix2.peers=ring. May be repeated.")
     ] = None,
@@ -39,6 +40,7 @@ def topology(
     contraction: by which the squared disagreement of the islands shrinks in a round of mixing, in expectation. chi: the
     inverse of the smallest nonzero eigenvalue of I - E[W].
     """
+    check_output("--draw", draw, endings=PICTURES)
     overrides = [f"method={method}", f"islands.count={islands}", *(f"method.{text}" for text in settings or [])]
     chosen = load_run("quickstart", overrides).config.method
     from loco_train.outer.draw import Draw

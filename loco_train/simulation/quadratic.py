@@ -13,7 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from loco_train.blocks import block_of, select_blocks
 from loco_train.config.schema import RunConfig
+from loco_train.errors import ConfigError, NonFinite
 from loco_train.outer import outer_method
 from loco_train.shards import FlatLayout, Partition, Shard
 from loco_train.simulation.lockstep import LockStep, Round, no_failures
@@ -69,10 +71,15 @@ def run_quadratic(
     failures: Failures = no_failures,
     on_round: Callable[[], None] = lambda: None,
 ) -> tuple[list[Round], Tensor]:
-    """Every round, and the islands' final parameters [M, n]."""
+    """Every round, and the islands' final parameters [M, n].
+
+    Raises:
+        ConfigError: mix2 is limited to blocks that the problem does not have. NonFinite: the islands diverged.
+    """
     islands, numel = len(problem.center), problem.center[0].numel()
     if config.method.rule == "none":
         return _data_parallel(problem, rounds)
+    _check_blocks(config)
     # No padding: the buffer is the matrix.
     shard = Shard(PARAMETER, tuple(problem.center.shape[1:]), Partition(), 0, numel)
     layout = FlatLayout((shard,), (0,), numel)
@@ -89,7 +96,7 @@ def run_quadratic(
     for number in range(rounds):
         done.append(simulated.round(number, problem.descend, failed=failures(number)))
         on_round()
-    return done, simulated.parameters
+    return done, _finite(simulated.parameters, after=rounds - 1)
 
 
 def _data_parallel(problem: Quadratic, rounds: int) -> tuple[list[Round], Tensor]:
@@ -97,10 +104,29 @@ def _data_parallel(problem: Quadratic, rounds: int) -> tuple[list[Round], Tensor
     start, nobody = torch.zeros_like(problem.center.flatten(1)), torch.eye(islands, dtype=torch.float64)
     done = []
     for number in range(rounds):
-        end = problem.descend_together(number, start)
+        end = _finite(problem.descend_together(number, start), after=number)
         done.append(Round(start, end, start, start - end, nobody, nobody))
         start = end
     return done, start
+
+
+def _check_blocks(config: RunConfig) -> None:
+    blocks, model = config.method.mix2.blocks, config.model
+    if not isinstance(blocks, tuple):
+        return
+    own = block_of(PARAMETER)
+    if own not in select_blocks(blocks, layers=model.layers, tied=model.tied_embeddings):
+        raise ConfigError(
+            f"mix2 would mix nothing: the quadratic's one matrix counts as the block {own}",
+            got=f"mix2.blocks: {', '.join(blocks)}",
+            fix=f"name {own} among the blocks, or take --problem text",
+        )
+
+
+def _finite(parameters: Tensor, *, after: int) -> Tensor:
+    if not bool(parameters.isfinite().all()):
+        raise NonFinite(f"round {after}: NaN or infinity in the islands' parameters", fix="lower the learning rates")
+    return parameters
 
 
 def dump(path: Path, problem: Quadratic, rounds: Sequence[Round], final: Tensor) -> None:

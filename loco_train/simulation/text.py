@@ -7,6 +7,7 @@ momentum hurts whatever the method; then rounds of AdamW steps on each island an
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from loco_train.config.schema import RunConfig, ScheduleConfig
 from loco_train.data.standard_library import collect_documents
-from loco_train.errors import ConfigError
+from loco_train.errors import ConfigError, NonFinite
 from loco_train.outer import outer_method
 from loco_train.outer.health import js_distance, l2_distance
 from loco_train.simulation.lockstep import LockStep
@@ -44,6 +45,10 @@ class TextSettings:
     seed: int = 0
     evaluate_every: int = 1
     shape: Shape = field(default_factory=Shape)
+
+    def evaluates_after(self, number: int) -> bool:
+        """Whether the consensus is evaluated after that round."""
+        return (number + 1) % self.evaluate_every == 0 or number + 1 == self.rounds
 
 
 @dataclass(frozen=True)
@@ -152,6 +157,17 @@ class TextProblem:
         held = self.corpus.heldout.long()
         return torch.cat([self.model.losses(row[None], held[None]) for row in parameters])
 
+    def consensus_loss(self, parameters: Tensor, number: int) -> float:
+        """Held-out loss of the mean of parameters [M, n], after round `number`.
+
+        Raises:
+            NonFinite: it is no number.
+        """
+        loss = float(self.heldout_loss(parameters.mean(0, keepdim=True)))
+        if not math.isfinite(loss):
+            raise NonFinite(f"round {number}: the held-out loss of the consensus is {loss}")
+        return loss
+
     @torch.no_grad()
     def js(self, parameters: Tensor) -> float:
         """Mean JS distance of the islands from their mean, on a fixed held-out batch."""
@@ -194,23 +210,30 @@ def run_text(
     settings: TextSettings,
     corpus: Corpus,
     *,
+    islands: int | None = None,
     start: WarmStart | None = None,
     on_round: Callable[[float], None] = lambda loss: None,
 ) -> TextResult:
     """Train; `on_round` is told the consensus' held-out loss after each evaluated round.
 
+    islands: over how many a data parallel step is spread, which is one island to the settings; theirs where None.
     start: what `warm_start` gives for these settings, where it is at hand.
 
     Raises:
         ConfigError: fewer sequences in a step than islands. NonFinite: the run diverged.
     """
-    islands = config.islands.count
+    islands = islands or config.islands.count
     if settings.batch % islands:
         raise ConfigError(
             "each island needs as many sequences of a step as every other",
             got=f"{settings.batch} sequences and {islands} islands",
             fix="set --batch to a multiple of --islands",
         )
+    if start is None:
+        start = warm_start(settings, corpus, total_tokens=total_tokens(settings, config))
+    problem = TextProblem.after(start, settings, corpus, config)
+    if config.method.rule == "none":
+        return _data_parallel(config, problem, start, islands=islands, on_round=on_round)
     layout = settings.shape.layout
     method = outer_method(
         config.method,
@@ -220,21 +243,18 @@ def run_text(
         layers=settings.shape.layers,
         tied=False,
     )
-    if start is None:
-        start = warm_start(settings, corpus, total_tokens=total_tokens(settings, config))
-    problem, each = TextProblem.after(start, settings, corpus, config), torch.tensor(config.steps_per_round)
+    each = torch.tensor(config.steps_per_round)
     simulated = LockStep.from_start(method, start.parameters[0], islands=islands, seed=settings.seed)
     before, after = [], []
     loss = float("nan")
     for number in range(settings.rounds):
         record = simulated.round(number, lambda _, starts: problem.inner_steps(starts, each))
-        if (number + 1) % settings.evaluate_every and number + 1 < settings.rounds:
-            continue
-        parameters = simulated.parameters
-        loss = float(problem.heldout_loss(parameters.mean(0, keepdim=True)))
-        before.append(problem.spread(record.end))
-        after.append((0.0, 0.0) if method.keeps_islands_equal else problem.spread(parameters))
-        on_round(loss)
+        if settings.evaluates_after(number):
+            parameters = simulated.parameters
+            loss = problem.consensus_loss(parameters, number)
+            before.append(problem.spread(record.end))
+            after.append((0.0, 0.0) if method.keeps_islands_equal else problem.spread(parameters))
+            on_round(loss)
     return TextResult(
         loss=loss,
         island_loss=float(problem.heldout_loss(simulated.parameters).mean()),
@@ -247,3 +267,21 @@ def run_text(
         sent_bytes=sum(communicator.bytes_sent for communicator in simulated.communicators),
         tokens=problem.tokens,
     )
+
+
+def _data_parallel(
+    config: RunConfig, problem: TextProblem, start: WarmStart, *, islands: int, on_round: Callable[[float], None]
+) -> TextResult:
+    """The islands average their gradients in every step, so that one model stands for all of them."""
+    parameters, each = start.parameters, torch.tensor(config.steps_per_round)
+    settings, loss = problem.settings, float("nan")
+    for number in range(settings.rounds):
+        parameters = problem.inner_steps(parameters, each)
+        if settings.evaluates_after(number):
+            loss = problem.consensus_loss(parameters, number)
+            on_round(loss)
+    # Of each step, what a ring all-reduce of the gradient in fp32 sends.
+    steps = settings.rounds * int(each.sum())
+    sent = steps * islands * (2 * (islands - 1) * parameters.nbytes // islands)
+    same = dict.fromkeys(("l2", "js", "l2_max", "js_max", "l2_before", "js_before"), 0.0)
+    return TextResult(loss=loss, island_loss=loss, **same, sent_bytes=sent, tokens=problem.tokens)

@@ -92,8 +92,6 @@ def _run(config: RunConfig, settings: TextSettings, corpus: Corpus, start: WarmS
         result = asdict(run_text(config, settings, corpus, start=start))
     except NonFinite:
         return {}
-    if not math.isfinite(result["loss"]):
-        return {}
     sent = result.pop("sent_bytes")
     return {**result, "bytes": sent, "perplexity": math.exp(min(700, result["loss"]))}
 

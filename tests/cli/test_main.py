@@ -176,16 +176,23 @@ def test_simulate(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--inner-steps", "4,0"], "one positive number, or 4"),
-        (["--inner-steps", "4,4"], "one positive number, or 4"),
+        (["--inner-steps", "4,0"], "one positive number up to 1,000,000, or 4"),
+        (["--inner-steps", "4,4"], "one positive number up to 1,000,000, or 4"),
+        (["--set", "inner_steps=[1,2,3,4]"], "use --inner-steps"),
         (["--shape", "5"], "ROWSxCOLUMNS"),
+        (["--shape", "100000x100000"], "do not fit into memory"),
         (["--fail", "9:0-1"], "a round from 0 to 2"),
         (["--fail", "1:1-1"], "two islands from 0 to 3"),
         (["--inner-lr", "0"], "--inner-lr must be positive"),
         (["--seeds", "0,1"], "--seeds is for --problem text"),
+        (["--batch", "8"], "--batch is for --problem text"),
+        (["--dump", "/missing/all.npz"], "there is no folder /missing"),
+        (["--method", "data-parallel", "--fail", "0:0-1"], "data parallelism knows no failed exchange"),
         (["--method", "gaslock"], "did you mean gasloc-ring"),
         (["--set", "outer.lrr=1"], "did you mean method.outer.lr"),
         (["--set", "mix1.peers=all", "--set", "mix2.blocks=[layers.9]"], "layers.9 is no block of this model"),
+        (["--set", "mix1.peers=all", "--set", "mix2.blocks=[layers.2]"], "layers.2 is no block of this model"),
+        (["--set", "mix1.peers=all", "--set", "mix2.blocks=[layers.0]"], "embedding"),
         (["--method", "gasloc-1peer", "--set", "aggregator.kind=iso"], "unsound"),
         (["--method", "data-parallel", "--inner-steps", "1,2,3,4"], "step together"),
         (["--set", "mix2={peers: graph, graph: /none.yaml}"], "there is no graph file"),
@@ -218,6 +225,14 @@ def test_simulate_text_with_a_sweep(tmp_path: Path) -> None:
         (["--inner-lr", "0"], "--inner-lr must be positive"),
         (["--dump", "all.npz"], "--dump is for --problem quadratic"),
         (["--sweep", "inner_lr=x"], "takes numbers"),
+        (["--sweep", "inner_lr=nan"], "must be positive"),
+        (["--sweep", "outer.lr=1", "--sweep", "outer.lr=2"], "outer.lr is given twice"),
+        (["--sweep", "inner_steps=1,2"], "does not take inner steps"),
+        (["--shape", "3x3"], "--shape is for --problem quadratic"),
+        (["--plot", "losses.gif"], "png, svg, pdf"),
+        (["--seeds", "1,1"], "different whole numbers"),
+        (["--seed", "1", "--seeds", "1"], "seeds are given twice"),
+        (["--method", "streaming-diloco", "--set", "streaming.fragments=5"], "fragments"),
         (["--sweep", "outer.lrr=1"], "did you mean method.outer.lr"),
         (["--seeds", "a"], "whole numbers"),
         (["--islands", "5"], "32 sequences and 5 islands"),
@@ -225,6 +240,12 @@ def test_simulate_text_with_a_sweep(tmp_path: Path) -> None:
 )
 def test_simulate_text_refuses(options: list[str], message: str) -> None:
     assert message in loco("simulate", "--problem", "text", "--rounds", "1", *options, code=2).stderr
+
+
+def test_simulate_text_that_diverges_fails() -> None:
+    small = ["--islands", "2", "--rounds", "3", "--inner-steps", "3", "--warm-up-steps", "2", "--batch", "4"]
+    done = loco("simulate", "--problem", "text", *small, "--inner-lr", "1e6", code=8)
+    assert "no run came to its end: round 0: NaN or infinity" in done.stderr
 
 
 def test_pace() -> None:

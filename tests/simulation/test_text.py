@@ -25,14 +25,16 @@ def corpus() -> Corpus:
 
 def run(corpus, name: str, *overrides: str, islands: int = 4, **changes):
     settings = [f"method={name}", f"islands.count={islands}", "method.inner_steps=5", *overrides]
+    if name == "data-parallel":
+        settings.append("islands.count=1")
     text = TextSettings(**{"rounds": 4, "warm_up_steps": 60, "batch": 8, "shape": SHAPE, "inner_lr": 1e-2, **changes})
-    return run_text(load_run("quickstart", settings).config, text, corpus)
+    return run_text(load_run("quickstart", settings).config, text, corpus, islands=islands)
 
 
-ALL_EQUAL = ("diloco", "isoloco", "isoloco-fast", "slowmo")
+ALL_EQUAL = ("data-parallel", "diloco", "isoloco", "isoloco-fast", "slowmo")
 
 
-@pytest.mark.parametrize("name", [name for name in available("methods") if name != "data-parallel"])
+@pytest.mark.parametrize("name", available("methods"))
 def test_every_method_learns(corpus, name):
     result = run(corpus, name, *(["method.outer.lr=0.5"] if name.startswith("isoloco") else []))
     assert result.loss < math.log(60)  # better than to know only which bytes there are
@@ -58,6 +60,14 @@ def test_bytes_are_those_of_the_method(corpus):
     assert run(corpus, "diloco").sent_bytes == 4 * 4 * (2 * 3 * model // 4)
     assert run(corpus, "gasloc-1peer").sent_bytes == 4 * 4 * model
     assert run(corpus, "gasloc-2peer", islands=8).sent_bytes == 4 * 8 * 2 * model
+    assert run(corpus, "data-parallel").sent_bytes == 4 * 5 * run(corpus, "diloco").sent_bytes // 4
+
+
+def test_data_parallel_is_one_island_with_the_whole_batch(corpus):
+    plain = ["method.outer.lr=1", "method.outer.momentum=0"]
+    spread, alone = run(corpus, "data-parallel"), run(corpus, "diloco", *plain, islands=1)
+    assert spread.tokens == alone.tokens
+    assert spread.loss == pytest.approx(alone.loss, abs=1e-4)
 
 
 def test_islands_that_gossip_speak_differently_and_those_that_average_do_not(corpus):
