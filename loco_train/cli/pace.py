@@ -26,7 +26,7 @@ def pace(
 ) -> None:
     """Choose method.inner_steps so that nobody waits for the slowest island (GASLoC's rule).
 
-    Slow islands get fewer steps, so that all rounds take about as long as the median island's. Of a run's folder the
+    Slow islands get fewer steps, so that no round takes over 1.1 times the median island's. Of a run's folder the
     median step counts, and the shortest wait at an outer step: in it an island came last, and waited for the network
     alone.
     """

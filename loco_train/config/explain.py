@@ -59,11 +59,40 @@ def raise_problems(problems: Sequence[Problem], *, source: str) -> None:
 
 def explain(error: ValidationError, *, origins: Mapping[str, str]) -> list[Problem]:
     """What the schema found, a problem each, in the order of the settings."""
-    details = error.errors(include_url=False)
+    details = _of_one_form(error.errors(include_url=False))
     paths = [_path(detail) for detail in details]
     # A list with a wrong item also counts as too short: the item's own problem says it.
     empty_for = {p for p, d in zip(paths, details, strict=True) if d["type"] == "too_short" and d["input"]}
     return [_problem(d, p, origins) for p, d in zip(paths, details, strict=True) if p not in empty_for]
+
+
+# What a value is told that has another form, as a list where a number was meant.
+_OTHER_FORM = {"int_type", "int_parsing", "int_from_float", "tuple_type", "literal_error", "string_type"}
+
+
+def _of_one_form(details: Sequence[ErrorDetails]) -> list[ErrorDetails]:
+    """For a setting with several forms, a number or a list, pydantic tells what is wrong with each form, under a path
+    that nobody can write, `inner_steps.constrained-int`: only that of the form which was meant is kept."""
+    grouped: dict[tuple[int | str, ...], list[ErrorDetails]] = {}
+    for detail in details:
+        setting, inside = _split_form(detail["loc"])
+        grouped.setdefault(setting, []).append({**detail, "loc": setting + inside})
+    kept: list[ErrorDetails] = []
+    for setting, each in grouped.items():
+        meant = [detail for detail in each if detail["type"] not in _OTHER_FORM or detail["loc"] != setting]
+        forms = ", or ".join(dict.fromkeys(map(_allowed, each)))
+        kept += meant or [{**each[0], "type": "form", "msg": forms}]
+    return kept
+
+
+def _split_form(location: tuple[int | str, ...]) -> tuple[tuple[int | str, ...], tuple[int | str, ...]]:
+    """The setting's own name, and what follows the name of a form; all and nothing where there is none."""
+    for index, part in enumerate(location):
+        if index and isinstance(part, str) and not isinstance(location[index - 1], int):
+            parent = _model_at([str(name) for name in location[:index]])
+            if parent is None:
+                return location[:index], location[index + 1 :]
+    return location, ()
 
 
 def _path(detail: ErrorDetails) -> str:

@@ -70,7 +70,11 @@ class MixConfig(Settings):
             self.self_weight is None or self.peers in _WEIGHTED,
             f"self_weight has no meaning for peers {self.peers}: it is for {', '.join(_WEIGHTED)}",
         )
-        require((self.graph is not None) == (self.peers == "graph"), "peers: graph goes with a file, `graph: FILE`")
+        require(
+            (self.graph is not None) == (self.peers == "graph"),
+            f"peers: graph goes with a file, as `graph: FILE`; got peers: {self.peers}, "
+            f"{'no graph' if self.graph is None else f'graph: {self.graph}'}",
+        )
         require(self.links is None or self.peers == "random-pair", "links limit peers random-pair only")
         require(self.blocks is None or self.peers != "nobody", "blocks are set, but peers is nobody: nothing is mixed")
         require(

@@ -138,8 +138,14 @@ def _refuse_other_run(path: Path, resolved: ResolvedRun) -> None:
         f"{path} holds another run",
         got=_changes(path / "run.yaml", resolved) or "settings that differ from those it was started with",
         allowed="the settings that the run was started with; islands resume from its checkpoints",
-        fix="give this run a folder of its own (run_dir=...), take the change back, or move the old folder away",
+        fix="give this run a folder of its own (run_dir=...), take the change back, or move the old folder away"
+        + ("" if _has_checkpoints(path) else "; it has saved no checkpoint: removing it loses its logs alone"),
     )
+
+
+def _has_checkpoints(path: Path) -> bool:
+    """Of any island, whether `path` is the run's folder or an island's."""
+    return any(any(path.glob(f"{islands}checkpoints/*")) for islands in ("", "islands/*/"))
 
 
 def _changes(settings: Path, resolved: ResolvedRun) -> str:

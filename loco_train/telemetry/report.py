@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from loco_train.telemetry.events import EVENTS, EvaluationDone, Event, RoundDone, RunEnded, RunStarted, StepDone
 
@@ -39,10 +41,16 @@ def parse_record(line: str) -> Recorded | None:
     try:
         data = json.loads(line)
         kind = EVENTS[data["type"]]
-        names = {field.name for field in fields(kind)}
-        return Recorded(data["time"], kind(**{name: value for name, value in data.items() if name in names}))
+        types = {field.name: field.type for field in fields(kind)}
+        values = {name: _value(types[name], value) for name, value in data.items() if name in types}
+        return Recorded(data["time"], kind(**values))
     except (ValueError, KeyError, TypeError):
         return None
+
+
+def _value(written_as: object, value: Any) -> Any:
+    """NaN and infinity are null in a file; only a number that was measured can have been one."""
+    return math.nan if value is None and written_as == "float" else value
 
 
 def read_events(path: Path) -> list[Event]:

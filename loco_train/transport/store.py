@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import queue
 import socket
+import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -14,6 +16,8 @@ from loco_train.errors import ConfigError, DeadlineExceeded, EnvironmentProblem,
 # Between two looks at the store: short for islands that arrive together, long for those that wait for minutes.
 _MOST_REFUSALS = 2
 _CONNECT_SECONDS = 15.0
+# TCPStore ends its own attempts up to 2 s after its time.
+_GRACE_SECONDS = 5.0
 _SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.001, 0.5
 
 
@@ -47,13 +51,12 @@ def connect_rendezvous(address: str, *, timeout_seconds: float) -> TCPStore:
         try:
             # A plain connection first: TCPStore prints a page of C++ frames for each attempt that fails.
             socket.create_connection((host, port), timeout=5).close()
-            seconds = min(_CONNECT_SECONDS, timeout_seconds)
-            store = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=seconds))
+            store = _open(host, port, timeout_seconds=min(_CONNECT_SECONDS, timeout_seconds))
             store.set_timeout(timedelta(seconds=timeout_seconds))
             return store
-        except (OSError, DistError) as error:
+        except (OSError, DistError, _Silent) as error:
             # Something listens there, and does not speak as a store does: another service's port.
-            refused += isinstance(error, DistError)
+            refused += isinstance(error, (DistError, _Silent))
             if refused == _MOST_REFUSALS or time.monotonic() >= deadline:
                 raise DeadlineExceeded(
                     f"no rendezvous answered at {address}" + ("" if refused else f" within {timeout_seconds:g} s"),
@@ -62,6 +65,31 @@ def connect_rendezvous(address: str, *, timeout_seconds: float) -> TCPStore:
                     "between the islands must let its port through",
                 ) from error
             time.sleep(0.2)
+
+
+class _Silent(Exception):
+    """Took the connection, and answers nothing."""
+
+
+def _open(host: str, port: int, *, timeout_seconds: float) -> TCPStore:
+    """In a thread of its own, which is left behind: TCPStore waits without end for a service that does not answer."""
+    opened: queue.SimpleQueue[TCPStore | Exception] = queue.SimpleQueue()
+    timeout = timedelta(seconds=timeout_seconds)
+
+    def run() -> None:
+        try:
+            opened.put(TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timeout))
+        except Exception as error:
+            opened.put(error)
+
+    threading.Thread(target=run, daemon=True, name="rendezvous").start()
+    try:
+        result = opened.get(timeout=timeout_seconds + _GRACE_SECONDS)
+    except queue.Empty:
+        raise _Silent(f"what listens there took the connection and said nothing for {timeout_seconds:g} s") from None
+    if isinstance(result, Exception):
+        raise result
+    return result
 
 
 def wait_for(

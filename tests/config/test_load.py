@@ -166,6 +166,12 @@ def test_a_missing_setting_says_what_it_is(write):
     ("override", "expected"),
     [
         ("parallel={pipeline: 2, zero_stage: 2}", "pipeline (2) > 1 works with zero_stage 1 only"),
+        ("method.inner_steps=0", "method.inner_steps (override): cannot have this value\n  got: 0\n  allowed: greater"),
+        ("method.inner_steps=[2, 0]", "method.inner_steps.1 (override): cannot have this value\n  got: 0"),
+        ("method.inner_steps=some", "method.inner_steps (override): cannot have this value\n  got: 'some'\n"),
+        ("method.inner_steps=some", "allowed: a whole number, or a list"),
+        ("method.mix1.blocks=7", "allowed: 'measured', or a list"),
+        ("method.mix1={peers: graph}", "peers: graph goes with a file, as `graph: FILE`; got peers: graph, no graph"),
         ("parallel.tensor=3", "model.attention_heads (4) must be a multiple of parallel.tensor (3)"),
         ("islands.index=4", "islands: index (4) must be below count (1)"),
         ("batch.micro=3", "batch.island (8) must be a multiple of batch.micro * parallel.data (3)"),

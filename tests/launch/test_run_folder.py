@@ -27,6 +27,16 @@ def test_another_name_is_another_run(tmp_path: Path) -> None:
         claim_run_folder(resolved(tmp_path, name="other")).__enter__()
 
 
+def test_a_run_that_has_saved_nothing_may_be_removed(tmp_path: Path) -> None:
+    with claim_run_folder(resolved(tmp_path)):
+        pass
+    with pytest.raises(ConfigError, match="it has saved no checkpoint"):
+        claim_run_folder(resolved(tmp_path, name="other")).__enter__()
+    (tmp_path / "islands/1/checkpoints/step-8").mkdir(parents=True)
+    with pytest.raises(ConfigError, match="move the old folder away$"):
+        claim_run_folder(resolved(tmp_path, name="other")).__enter__()
+
+
 def test_settings_that_do_not_change_the_run_may_change(tmp_path: Path) -> None:
     with claim_run_folder(resolved(tmp_path)) as before:
         pass

@@ -1,5 +1,6 @@
 """The islands' store: found, waited for, and every way in which it is not there in words."""
 
+import contextlib
 import socket
 import threading
 import time
@@ -40,6 +41,26 @@ def test_nobody_there_is_said_at_the_deadline():
     with pytest.raises(DeadlineExceeded, match="no rendezvous answered"):
         connect_rendezvous(f"127.0.0.1:{free_port()}", timeout_seconds=0.5)
     assert time.monotonic() - begin < 5
+
+
+@pytest.mark.parametrize("says", [b"", b"SSH-2.0-OpenSSH_9.2\r\n"])
+def test_another_service_is_told_and_not_waited_for_without_end(says):
+    taken = []
+    with socket.create_server(("127.0.0.1", 0)) as other:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):  # closed at the end
+                while True:
+                    taken.append(other.accept()[0])
+                    taken[-1].sendall(says)
+
+        threading.Thread(target=serve, daemon=True).start()
+        begin = time.monotonic()
+        with pytest.raises(DeadlineExceeded, match=r"no rendezvous answered[^$]*and no other service"):
+            connect_rendezvous(f"127.0.0.1:{other.getsockname()[1]}", timeout_seconds=0.5)
+        assert time.monotonic() - begin < 60
+    for connection in taken:
+        connection.close()
 
 
 def test_a_rendezvous_that_starts_later_is_found():
