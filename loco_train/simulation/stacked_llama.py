@@ -13,34 +13,49 @@ from torch import Tensor
 
 from loco_train.shards import FlatLayout, Partition, Shard
 
-VOCABULARY = 256  # bytes
-
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of the model; ffn: of the SwiGLU, sequence: tokens."""
+    """Sizes of the model; ffn: of the SwiGLU, sequence: tokens. The vocabulary is that of bytes, unless set.
+
+    groups: of grouped-query attention; None: as many as heads. head: width of one; None: hidden / heads.
+    tied: the embedding is the output layer too.
+    """
 
     layers: int = 2
     hidden: int = 64
     heads: int = 4
     ffn: int = 176
     sequence: int = 64
+    vocabulary: int = 256
+    groups: int | None = None
+    head: int | None = None
+    tied: bool = False
+
+    @property
+    def head_width(self) -> int:
+        return self.head or self.hidden // self.heads
+
+    @property
+    def key_heads(self) -> int:
+        return self.groups or self.heads
 
     @property
     def parameters(self) -> dict[str, tuple[int, ...]]:
         """Shape of each parameter by name. q, k, v and gate, up are apart; names are those of `loco_train.blocks`."""
-        shapes: dict[str, tuple[int, ...]] = {"embedding.word_embeddings.weight": (VOCABULARY, self.hidden)}
+        shapes: dict[str, tuple[int, ...]] = {"embedding.word_embeddings.weight": (self.vocabulary, self.hidden)}
+        queries, keys = self.heads * self.head_width, self.key_heads * self.head_width
         for layer in range(self.layers):
             prefix = f"decoder.layers.{layer}"
             shapes[f"{prefix}.input_layernorm.weight"] = (self.hidden,)
-            shapes |= {f"{prefix}.self_attention.{n}.weight": (self.hidden, self.hidden) for n in ("q", "k", "v", "o")}
+            rows = {"q": queries, "k": keys, "v": keys}
+            shapes |= {f"{prefix}.self_attention.{n}.weight": (count, self.hidden) for n, count in rows.items()}
+            shapes[f"{prefix}.self_attention.o.weight"] = (self.hidden, queries)
             shapes[f"{prefix}.pre_mlp_layernorm.weight"] = (self.hidden,)
             shapes |= {f"{prefix}.mlp.{n}.weight": (self.ffn, self.hidden) for n in ("gate", "up")}
             shapes[f"{prefix}.mlp.down.weight"] = (self.hidden, self.ffn)
-        return shapes | {
-            "decoder.final_layernorm.weight": (self.hidden,),
-            "output_layer.weight": (VOCABULARY, self.hidden),
-        }
+        shapes["decoder.final_layernorm.weight"] = (self.hidden,)
+        return shapes if self.tied else shapes | {"output_layer.weight": (self.vocabulary, self.hidden)}
 
     @property
     def layout(self) -> FlatLayout:
@@ -71,12 +86,9 @@ class StackedLlama:
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
         self._ranges = {s.name: (a, b, s.shape) for s, a, b in shape.layout.ranges()}
-        angles = torch.outer(torch.arange(shape.sequence), 10000.0 ** -(torch.arange(0, self._head, 2) / self._head))
+        frequencies = 10000.0 ** -(torch.arange(0, shape.head_width, 2) / shape.head_width)
+        angles = torch.outer(torch.arange(shape.sequence), frequencies)
         self._cos, self._sin = angles.cos().repeat(1, 2), angles.sin().repeat(1, 2)
-
-    @property
-    def _head(self) -> int:
-        return self.shape.hidden // self.shape.heads
 
     def gradients(self, parameters: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Loss [M] in nats and its gradient [M, n]. tokens: [M, batch, sequence + 1] int64."""
@@ -112,17 +124,18 @@ class StackedLlama:
             gate, up = (_linear(normed, p[f"{prefix}.mlp.{name}.weight"]) for name in ("gate", "up"))
             x = x + _linear(F.silu(gate) * up, p[f"{prefix}.mlp.down.weight"])
         x = _norm(x, p["decoder.final_layernorm.weight"])
-        return _linear(x, p["output_layer.weight"]).view(islands, batch, length, VOCABULARY)
+        output = p["embedding.word_embeddings.weight" if self.shape.tied else "output_layer.weight"]
+        return _linear(x, output).view(islands, batch, length, self.shape.vocabulary)
 
     def _attention(self, x: Tensor, p: dict[str, Tensor], prefix: str, batch: int, length: int) -> Tensor:
-        def heads(name: str) -> Tensor:
-            return (
-                _linear(x, p[f"{prefix}.{name}.weight"]).view(-1, length, self.shape.heads, self._head).transpose(1, 2)
-            )
+        def split(name: str, count: int) -> Tensor:
+            rows = _linear(x, p[f"{prefix}.{name}.weight"])
+            return rows.view(-1, length, count, self.shape.head_width).transpose(1, 2)
 
-        q, k, v = self._rotated(heads("q")), self._rotated(heads("k")), heads("v")
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
-        return _linear(mixed.reshape(x.shape), p[f"{prefix}.o.weight"])
+        heads, groups = self.shape.heads, self.shape.key_heads
+        q, k, v = self._rotated(split("q", heads)), self._rotated(split("k", groups)), split("v", groups)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=groups < heads).transpose(1, 2)
+        return _linear(mixed.reshape(*x.shape[:2], -1), p[f"{prefix}.o.weight"])
 
     def _rotated(self, x: Tensor) -> Tensor:
         length = x.shape[-2]

@@ -106,8 +106,13 @@ def _text_settings(trial: Trial, study: StudyConfig) -> TextSettings:
         warm_up_lr=study.warm_up_lr,
         seed=trial.seed,
         evaluate_every=max(1, rounds // study.evaluations),
-        shape=Shape(*trial.shape),
+        shape=_shape(trial),
     )
+
+
+def _shape(trial: Trial) -> Shape:
+    layers, hidden, heads, ffn, sequence = trial.shape
+    return Shape(layers, hidden, heads, ffn, sequence)
 
 
 @functools.lru_cache(maxsize=8)

@@ -202,6 +202,8 @@ def test_the_same_run_goes_on_and_another_is_refused(tmp_path: Path) -> None:
 
 
 if __name__ == "__main__":  # a launcher that can be killed: FOLDER SETTINGS_JSON ACTIONS_JSON
+    # Tests that run in the background of a script have SIGINT ignored, and so would this one.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     result = launch(Path(sys.argv[1]), json.loads(sys.argv[2]), json.loads(sys.argv[3]))
     print(json.dumps(asdict(result)))
     sys.exit(result.exit_code)

@@ -7,22 +7,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from loco_train.blocks import block_names, block_of
 from loco_train.simulation.stacked_adamw import StackedAdamW
 from loco_train.simulation.stacked_llama import Shape, StackedLlama
+from loco_train.testing.simulated import foreign_name
 
 SHAPE = Shape(layers=2, hidden=32, heads=4, ffn=48, sequence=16)
-NAMES = {
-    "embedding.word_embeddings": "model.embed_tokens",
-    "decoder.layers": "model.layers",
-    "self_attention.q": "self_attn.q_proj",
-    "self_attention.k": "self_attn.k_proj",
-    "self_attention.v": "self_attn.v_proj",
-    "self_attention.o": "self_attn.o_proj",
-    "pre_mlp_layernorm": "post_attention_layernorm",
-    "mlp.gate": "mlp.gate_proj",
-    "mlp.up": "mlp.up_proj",
-    "mlp.down": "mlp.down_proj",
-    "decoder.final_layernorm": "model.norm",
-    "output_layer": "lm_head",
-}
 
 
 def parameters(islands: int) -> torch.Tensor:
@@ -41,13 +28,8 @@ def test_is_transformers_llama():
         num_key_value_heads=4, rms_norm_eps=1e-5, rope_theta=10000.0, tie_word_embeddings=False,
     )  # fmt: skip
     theirs, flat = LlamaForCausalLM(config), parameters(1)
-    state = {}
-    for shard, first, end in SHAPE.layout.ranges():
-        name = shard.name
-        for ours, other in NAMES.items():
-            name = name.replace(ours, other)
-        state[name] = flat[0, first:end].view(shard.shape)
-    theirs.load_state_dict(state)
+    ranges = SHAPE.layout.ranges()
+    theirs.load_state_dict({foreign_name(s.name): flat[0, first:end].view(s.shape) for s, first, end in ranges})
     batch = tokens(1)
     with torch.no_grad():
         expected = theirs(batch[0, :, :-1]).logits
