@@ -8,6 +8,7 @@ flattened piece into ranges (`Shard`). The outer code sees a rank's owned shards
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -98,6 +99,17 @@ class FlatLayout:
     def ranges(self) -> list[tuple[Shard, int, int]]:
         """(shard, first element, one past the last) for each shard, padding excluded."""
         return [(s, o, o + s.length) for s, o in zip(self.shards, self.offsets, strict=True)]
+
+    def joined(self, chosen: Callable[[Shard], bool]) -> tuple[tuple[int, int], ...]:
+        """[first, end) of the chosen shards; neighbours are one range, with the padding between them."""
+        found: list[tuple[int, int]] = []
+        joins = False
+        for shard, first, end in self.ranges():
+            if taken := chosen(shard):
+                begin = found.pop()[0] if joins else first
+                found.append((begin, end))
+            joins = taken
+        return tuple(found)
 
     @property
     def parameters(self) -> int:

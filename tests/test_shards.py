@@ -38,3 +38,13 @@ def test_flat_layouts_are_aligned_ordered_and_just_large_enough(lengths):
     assert all(a_end <= b_begin for (_, _, a_end), (_, b_begin, _) in itertools.pairwise(ranges))
     assert layout.parameters == sum(lengths)
     assert layout.numel == sum(-(-length // ALIGNMENT) * ALIGNMENT for length in lengths)
+
+
+def test_chosen_neighbours_are_one_range_with_the_padding_between_them():
+    layout = FlatLayout.of(tuple(shard(length, start=length) for length in (1, ALIGNMENT + 1, 5, 7)))
+    assert layout.joined(lambda each: each.length in (1, 129, 7)) == ((0, 257), (512, 519))
+    assert layout.joined(lambda each: False) == ()
+    # Without gaps: what lies between two of them must not be taken for padding.
+    tight = FlatLayout(layout.shards, (0, 1, 130, 135), 142)
+    assert tight.joined(lambda each: each.length in (1, 5)) == ((0, 1), (130, 135))
+    assert tight.joined(lambda each: True) == ((0, 142),)

@@ -9,16 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from loco_kernels import newton_schulz
 from torch import Tensor
-
-# Five steps, coefficients (a, b, c) of X <- a X + (b A + c A^2) X with A = X X^T (arXiv 2607.03011, fast mode).
-NEWTON_SCHULZ = (
-    (4.0848, -6.8946, 2.9270),
-    (3.9505, -6.3029, 2.6377),
-    (3.7418, -5.5913, 2.3037),
-    (2.8769, -3.1427, 1.2046),
-    (2.8366, -3.0525, 1.2012),
-)
 
 
 def flat_spectrum(matrix: Tensor) -> Tensor:
@@ -48,31 +40,15 @@ def clip_low(matrix: Tensor) -> Tensor:
 class NewtonSchulz:
     """The fast mode: about U V^T by matrix products, times a scale.
 
-    scale: `rms` as in the paper, |G|_F / sqrt(min(m, n)): the root mean square of the singular values, at least their
-        mean and far above it when they decay. `trace`: <U V^T, G> / min(m, n), which is their mean itself.
-    dtype: of the products: bf16 as in the paper; None: the matrix's own, where the hardware has no fast bf16.
+    scale: `rms` as in the paper, the root mean square of the singular values, at least their mean and far above it when
+        they decay. `trace`: <U V^T, G> / min(m, n), which is their mean itself.
     """
 
     scale: str = "trace"
-    dtype: torch.dtype | None = None
 
     def __call__(self, matrix: Tensor) -> Tensor:
-        """`matrix` [m, n] with a nearly flat spectrum; null directions stay at zero."""
-        polar = newton_schulz(matrix.to(self.dtype or matrix.dtype)).to(matrix.dtype)
-        rank = min(matrix.shape)
-        factor = (polar * matrix).sum() / rank if self.scale == "trace" else matrix.norm() / rank**0.5
-        return polar * factor
-
-
-def newton_schulz(matrix: Tensor) -> Tensor:
-    """About U V^T of `matrix` [m, n]; singular values land in [0.7, 1.15] where they were over 2e-3 of its norm."""
-    x = matrix.T if matrix.shape[0] > matrix.shape[1] else matrix
-    x = x / x.norm().clamp(min=torch.finfo(x.dtype).tiny)  # an added epsilon would weigh small progress down
-    for a, b, c in NEWTON_SCHULZ:
-        gram = x @ x.T
-        x = a * x + (b * gram + c * gram @ gram) @ x
-    result: Tensor = x.T if matrix.shape[0] > matrix.shape[1] else x
-    return result
+        """`matrix` [m, n] with a nearly flat spectrum; null directions stay near zero."""
+        return newton_schulz(matrix.contiguous(), scale=self.scale)
 
 
 def svd(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:

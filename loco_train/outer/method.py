@@ -151,7 +151,7 @@ class MixingMethod:
             return Together()
         arriving = each.to(communicator.device)
         pending = communicator.gather(contribution.to(communicator.device), arriving)
-        return pending if arriving is each else Returning(pending, arriving.flatten(), [each.view(-1)])
+        return pending if arriving is each else Returning(pending, lambda: each.copy_(arriving))
 
     def pseudo_gradient(self, state: OuterState, contribution: Tensor, draw: Draw) -> Tensor:
         if state.mixed_momentum is not None:

@@ -145,4 +145,4 @@ def _ranges(mix: MixConfig, layout: FlatLayout, *, layers: int, tied: bool) -> R
     if mix.blocks is None or mix.blocks == "measured":  # until it has been measured, in the first round
         return None
     chosen = select_blocks(mix.blocks, layers=layers, tied=tied)
-    return tuple((first, end) for shard, first, end in layout.ranges() if block_of(shard.name) in chosen)
+    return layout.joined(lambda shard: block_of(shard.name) in chosen)

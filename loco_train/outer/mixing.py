@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
+from loco_kernels.block_select import Selection, gather, scatter
 from torch import Tensor
 
 from loco_train.outer.communicator import Communicator, Pending, Together
@@ -47,10 +47,13 @@ class Mix:
         row = weights.rows[communicator.index]
         if row.keys() == {communicator.index}:
             return Together()
-        parts = [tensor] if self.ranges is None else [tensor[first:end] for first, end in self.ranges]
-        travelling = _in_one_piece(parts, communicator.device)
+        selection = None if self.ranges is None else Selection(self.ranges)
+        packed = tensor if selection is None else _gathered(tensor, selection)
+        travelling = packed.to(communicator.device)
         pending = communicator.mean(travelling) if weights.is_mean else communicator.mix(travelling, row)
-        return pending if travelling is tensor else Returning(pending, travelling, parts)
+        if travelling is tensor:
+            return pending
+        return Returning(pending, lambda: _return(travelling, tensor, selection))
 
 
 @dataclass(frozen=True)
@@ -58,17 +61,21 @@ class Returning:
     """An exchange whose result is copied back from the buffer that travelled."""
 
     pending: Pending
-    travelling: Tensor
-    parts: Sequence[Tensor]
+    copy_back: Callable[[], object]
 
     def wait(self) -> None:
         self.pending.wait()
-        for part, mixed in zip(self.parts, torch.split(self.travelling, [len(p) for p in self.parts]), strict=True):
-            part.copy_(mixed)
+        self.copy_back()
 
 
-def _in_one_piece(parts: Sequence[Tensor], device: torch.device) -> Tensor:
-    """The tensor itself where it is one and lies there already; an empty one for a rank that owns no part."""
-    if len(parts) == 1:
-        return parts[0].to(device)
-    return torch.cat([part.to(device) for part in parts]) if parts else torch.zeros(0, device=device)
+def _gathered(tensor: Tensor, selection: Selection) -> Tensor:
+    packed = tensor.new_empty(selection.numel)
+    gather(tensor, selection, out=packed)
+    return packed
+
+
+def _return(travelled: Tensor, tensor: Tensor, selection: Selection | None) -> None:
+    if selection is None:
+        tensor.copy_(travelled)
+    else:
+        scatter(travelled.to(tensor.device), selection, out=tensor)

@@ -7,16 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
+from loco_kernels.random import uniform
 from torch import Tensor
 
 from loco_train.outer.draw import Draw
 from loco_train.shards import FlatLayout, Shard
 
 _CHUNK_ELEMENTS = 2**20
-# Finaliser of SplitMix64 (Steele, Lea, Flood 2014), as signed 64-bit numbers.
-_GAMMA = -0x61C8864680B583EB
-_MULTIPLIERS = (-0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15)
-_SHIFTS = (30, 27, 31)
 
 
 @dataclass(frozen=True)
@@ -36,20 +33,6 @@ class RandomDrop:
             key = _key(draw, island, shard.name)
             for place, elements in _chunks(shard, flat[first:end]):
                 elements.mul_(uniform(place, key) >= self.probability).div_(1 - self.probability)
-
-
-def uniform(places: Tensor, key: int) -> Tensor:
-    """fp32 in [0, 1) for each of `places` (int64), by a counter-based hash: no state, and equal on every device."""
-    x = places * _GAMMA + key
-    for shift, multiplier in zip(_SHIFTS, (*_MULTIPLIERS, 1), strict=True):
-        x = (x ^ _shifted(x, shift)) * multiplier
-    return _shifted(x, 40).float() / 2**24
-
-
-def _shifted(x: Tensor, bits: int) -> Tensor:
-    """A logical shift to the right; int64's own one keeps the sign."""
-    shifted: Tensor = (x >> bits) & (2 ** (64 - bits) - 1)
-    return shifted
 
 
 def _key(draw: Draw, island: int, name: str) -> int:

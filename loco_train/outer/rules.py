@@ -33,7 +33,7 @@ class FromProgress:
     """The islands' progress is averaged, and applied at the mixed start."""
 
     def contribution(self, state: OuterState, end: Tensor) -> bool:
-        return pseudo_gradient(state.base, end, out=end)
+        return pseudo_gradient(state.base, end, out=end).finite
 
     def settle(self, state: OuterState, travelled: Tensor) -> Tensor:
         if state.mixed is not None:
@@ -49,7 +49,8 @@ class FromEnds:
         return end.numel() == 0 or bool(torch.stack(torch.aminmax(end)).isfinite().all())
 
     def settle(self, state: OuterState, travelled: Tensor) -> Tensor:
-        return torch.sub(state.base, travelled, out=travelled)
+        pseudo_gradient(state.base, travelled, out=travelled)
+        return travelled
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,6 @@ class FromStarts:
 
     def settle(self, state: OuterState, travelled: Tensor) -> Tensor:
         assert state.mixed is not None, "composed with a mix1"
-        gradient = torch.sub(state.base, state.mixed, out=state.mixed)
+        pseudo_gradient(state.base, state.mixed, out=state.mixed)
         state.base.copy_(travelled)
-        return gradient
+        return state.mixed

@@ -97,10 +97,11 @@ def _buffers(state: OuterState) -> tuple[Tensor, Tensor]:
 def fragment_ranges(layout: FlatLayout, *, fragments: int) -> tuple[Ranges, ...]:
     """Strided, as the paper finds best: layer l in fragment l mod P, the embedding in the first, final norm and head
     in the last."""
-    ranges: list[list[tuple[int, int]]] = [[] for _ in range(fragments)]
-    for shard, first, end in layout.ranges():
-        ranges[_fragment_of(block_of(shard.name), fragments)].append((first, end))
-    return tuple(map(tuple, ranges))
+
+    def ranges(fragment: int) -> Ranges:
+        return layout.joined(lambda shard: _fragment_of(block_of(shard.name), fragments) == fragment)
+
+    return tuple(map(ranges, range(fragments)))
 
 
 def _fragment_of(block: str, fragments: int) -> int:

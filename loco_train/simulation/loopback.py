@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
+from loco_kernels import mix
 from torch import Tensor
 
 from loco_train.errors import TransportError
-from loco_train.transport.pending import weighted_sum
 
 
 @dataclass
@@ -100,9 +100,8 @@ class LoopbackPending:
     divisor: int
 
     def wait(self) -> None:
-        handed = self.phase.of(sorted(self.weights), self.call)
-        terms = [(self.weights[island], tensor) for island, tensor in zip(sorted(self.weights), handed, strict=True)]
-        weighted_sum(terms, out=self.tensor)
+        order = sorted(self.weights)
+        mix(self.phase.of(order, self.call), [self.weights[island] for island in order], out=self.tensor)
         if self.divisor != 1:
             self.tensor.div_(self.divisor)
 

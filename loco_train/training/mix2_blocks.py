@@ -7,8 +7,9 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from loco_kernels.block_select import choose_blocks
+
 from loco_train.blocks import block_of
-from loco_train.outer.subset import choose_blocks
 from loco_train.telemetry.events import BlocksMeasured
 from loco_train.telemetry.log import EventLog
 from loco_train.telemetry.meters import PhaseClock

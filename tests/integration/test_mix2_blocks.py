@@ -1,10 +1,10 @@
 """The blocks of mix2 are those that the islands' models, put together in one process, say are heard most."""
 
 import pytest
+from loco_kernels.block_select import choose_blocks
 
 from loco_train.blocks import block_names, block_of
 from loco_train.outer.health import js_distance
-from loco_train.outer.subset import choose_blocks
 from loco_train.telemetry.events import BlocksMeasured, RoundDone
 from loco_train.telemetry.report import events_path, read_events
 from loco_train.testing import World, run_islands, run_ranks
@@ -54,7 +54,9 @@ def keep_ends(world: World, settings: dict) -> tuple[list, dict[int, tuple[str, 
     def note_blocks(progress, *, learned):
         ranges = trainer.outer_step.method.mix2.ranges
         owned = trainer.engine.views.owned.ranges()
-        mixed[progress.round] = {block_of(shard.name) for shard, first, end in owned if (first, end) in ranges}
+        mixed[progress.round] = {
+            block_of(shard.name) for shard, first, end in owned for a, b in ranges if a <= first and end <= b
+        }
         return exchange(progress, learned=learned)
 
     trainer.health.before_outer_step, trainer.outer_step.run = look, note_blocks

@@ -4,10 +4,11 @@ import math
 
 import pytest
 import torch
+from loco_kernels.random import uniform
 
 from loco_train.checkpoint.assemble import piece_view
 from loco_train.outer import Draw
-from loco_train.outer.random_drop import RandomDrop, uniform
+from loco_train.outer.random_drop import RandomDrop
 from loco_train.shards import FlatLayout, Partition, Shard
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from loco_kernels.block_select import Selection
 
 from loco_train.config.load import load_run
 from loco_train.outer import outer_method
@@ -85,9 +86,9 @@ def test_one_fragment_that_lands_whole_puts_all_islands_on_the_base():
 
 def test_each_round_sends_one_fragment():
     islands = simulated(method())
-    each = [sum(end - first for first, end in ranges) for ranges in fragment_ranges(SHAPE.layout, fragments=3)]
-    landed = [each[number % 3] for number in range(ROUNDS - 1)]
-    assert sum(each) == SHAPE.layout.numel
+    every = fragment_ranges(SHAPE.layout, fragments=3)
+    assert sum(end - first for ranges in every for first, end in ranges) == SHAPE.layout.numel
+    landed = [Selection(every[number % 3]).numel for number in range(ROUNDS - 1)]
     # A ring all-reduce sends 2 (M - 1) / M of the fp64 buffer.
     wanted = sum(2 * (ISLANDS - 1) * 8 * numel // ISLANDS for numel in landed)
     assert islands.communicators[0].bytes_sent == wanted

@@ -3,8 +3,7 @@
 from itertools import chain, combinations
 
 import pytest
-
-from loco_train.outer.subset import choose_blocks
+from loco_kernels.block_select import choose_blocks
 
 JS = {"embedding": 0.3, "layers.0": 0.2, "layers.1": 0.1, "final-norm": 0.01, "head": 0.3}
 SIZES = {"embedding": 400, "layers.0": 200, "layers.1": 200, "final-norm": 1, "head": 300}
