@@ -8,6 +8,7 @@ from typing import Any
 from loco_kernels.block_select.triton import TILE, copy_kernel, squares_kernel
 from loco_kernels.mix.triton import GROUPS as MIX_GROUPS
 from loco_kernels.mix.triton import mix_kernel
+from loco_kernels.newton_schulz.triton import BLOCK, dot_kernel, scale_kernel, symmetric_product_kernel
 from loco_kernels.outer_step.triton import GROUPS as OUTER_STEP_GROUPS
 from loco_kernels.outer_step.triton import outer_step_kernel
 from loco_kernels.pseudo_gradient.triton import GROUPS as PSEUDO_GRADIENT_GROUPS
@@ -105,6 +106,37 @@ def _squares(dtype: str) -> Case:
     return Case("block_select", f"squares, {dtype}", squares_kernel, types, {"TILE": TILE}, ragged=True)
 
 
+def _symmetric_product(variant: str, dtype: str = "fp16", *, side: int = 128, inner: int = 4096) -> Case:
+    types = {
+        "left": f"*{dtype}", "right": f"*{dtype}", "out": f"*{dtype}", "alpha": "fp32", "beta": "fp32", "rows": "i32",
+        "matrix_stride": "i32", "row_stride": "i32", "inner_stride": "i32",
+    }  # fmt: skip
+    constants: dict[str, Any] = {"INNER": inner, "SIDE": side, "DEPTH": 64}
+    # A stride of 1 is a constant to Triton.
+    constants["row_stride" if variant == "tall" else "inner_stride"] = 1
+    (types if variant == "plus another" else constants)["add"] = f"*{dtype}" if variant == "plus another" else None
+    divisible = ("rows", "matrix_stride", "row_stride", "inner_stride")
+    return Case(
+        "newton_schulz", f"symmetric product, {variant}, {dtype}, {side}", symmetric_product_kernel, types, constants,
+        products=True, warps=8 if side == 128 else 4, stages=4, divisible=divisible,
+    )  # fmt: skip
+
+
+def _dot(polar: str | None) -> Case:
+    types = {"matrices": "*fp32", "peaks": "*fp32", "partials": "*fp32", "n": "i32"}
+    constants: dict[str, Any] = {"BLOCK": BLOCK}
+    (types if polar else constants)["polar"] = f"*{polar}" if polar else None
+    variant = f"dot with {polar}" if polar else "norm"
+    return Case("newton_schulz", variant, dot_kernel, types, constants, stages=1)
+
+
+def _scale(source: str, out: str) -> Case:
+    types = {"source": f"*{source}", "factors": "*fp32", "out": f"*{out}", "n": "i32"}
+    constants: dict[str, Any] = {"BLOCK": BLOCK}
+    (types if source == "fp32" else constants)["divisors"] = "*fp32" if source == "fp32" else None
+    return Case("newton_schulz", f"scale, {source} to {out}", scale_kernel, types, constants, stages=1)
+
+
 CASES = [
     *(_quantize(kind, stochastic=stochastic) for kind in ("int8", "int4") for stochastic in (False, True)),
     *(_dequantize(kind) for kind in ("int8", "int4")),
@@ -118,4 +150,11 @@ CASES = [
     _mix(("int8", "int8"), base=True),
     *(_copy(dtype, gather=gather) for dtype in ("fp32", "bf16") for gather in (True, False)),
     *(_squares(dtype) for dtype in ("fp32", "bf16")),
+    *(_symmetric_product(variant) for variant in ("wide", "tall", "plus another")),
+    _symmetric_product("plus another", "bf16"),
+    _symmetric_product("wide", side=64, inner=256),
+    _dot(None),
+    _dot("fp16"),
+    _scale("fp32", "fp16"),
+    _scale("fp16", "fp32"),
 ]

@@ -64,7 +64,9 @@ def compiled(case: Case, target: GPUTarget) -> Any:
         for index, name in enumerate(names)
         if name not in case.constants and (signature[name].startswith("*") or name in case.divisible)
     }
-    options = {"num_warps": case.warps, "num_stages": case.stages, "enable_fp_fusion": False}
+    # CDNA's shared memory has room for two stages.
+    stages = case.stages if target.backend == "cuda" else min(case.stages, 2)
+    options = {"num_warps": case.warps, "num_stages": stages, "enable_fp_fusion": case.products}
     return triton.compile(ASTSource(case.kernel, signature, constants, divisible), target=target, options=options)
 
 

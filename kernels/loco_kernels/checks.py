@@ -13,6 +13,8 @@ from loco_kernels.wire import Wire
 REAL = (torch.float32, torch.float64)
 # Without it Triton's loads and stores fall from 128 bits to 32.
 _ALIGNMENT_BYTES = 16
+# Devices whose kernels take it for granted.
+ALIGNED_ON = ("cuda",)
 
 
 def check_flat(like: Tensor | None = None, *, dtypes: Sequence[torch.dtype], **tensors: Tensor | None) -> None:
@@ -29,7 +31,7 @@ def check_flat(like: Tensor | None = None, *, dtypes: Sequence[torch.dtype], **t
             raise ValueError(f"{name} must be flat and contiguous, got shape {tuple(tensor.shape)}")
         if tensor.dtype not in dtypes:
             raise ValueError(f"{name} must be {' or '.join(map(_short, dtypes))}, got {_short(tensor.dtype)}")
-        if tensor.is_cuda and tensor.data_ptr() % _ALIGNMENT_BYTES:
+        if tensor.device.type in ALIGNED_ON and tensor.data_ptr() % _ALIGNMENT_BYTES:
             raise ValueError(f"{name} must start at a multiple of {_ALIGNMENT_BYTES} bytes, got {tensor.data_ptr():#x}")
         like = tensor if like is None else like
         if len(tensor) != len(like):

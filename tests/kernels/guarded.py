@@ -4,11 +4,12 @@ The interpreter reads and writes where the pointers say. An access behind a buff
 """
 
 import ctypes
+import importlib
 import mmap
 import sys
 
 import torch
-from loco_kernels import dequantize, mix, outer_step, pseudo_gradient, quantize
+from loco_kernels import dequantize, mix, newton_schulz, outer_step, pseudo_gradient, quantize
 from loco_kernels.block_select import Selection, gather, scatter, squares
 from loco_kernels.wire import GROUP, KINDS, LARGEST, Wire
 
@@ -69,6 +70,21 @@ def run_block_select(numel: int, kind: str) -> None:
         gather(guarded(numel), selection, out=packed, form="triton")
         scatter(packed, selection, out=guarded(numel), form="triton")
     squares(guarded(numel), selections, form="triton")
+
+
+def run_newton_schulz(numel: int, kind: str) -> None:
+    """Of as many rows and of as many columns; the small products inside by the symmetric kernel too."""
+    if numel > 129 or kind not in ("fp32", "bf16"):
+        return
+    module = importlib.import_module("loco_kernels.newton_schulz.triton")
+    module.triangle_pays = lambda left: True
+    compute = {"fp32": torch.float32, "bf16": torch.bfloat16}[kind]
+    for rows, columns in ((numel, 37), (37, numel)):
+        matrices, out = (guarded(rows * columns).view(rows, columns) for _ in range(2))
+        newton_schulz(matrices, out=out, compute=compute, form="triton")
+        left = guarded(rows * columns, compute).view(1, rows, columns)
+        add = guarded(rows * rows, compute).view(1, rows, rows)
+        module.triangle_product(left, left, add, 1.0, 1.0)
 
 
 def run_control(numel: int, kind: str) -> None:

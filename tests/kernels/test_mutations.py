@@ -45,6 +45,11 @@ MUTATIONS = [
     Mutation("block_select", "block_select/triton.py", "at < tl.cdiv(length, _GROUP) * _GROUP", "at < length"),
     Mutation("block_select", "block_select/triton.py", "mask=at < length), mask=at < length", "mask=at < length)"),
     Mutation("block_select", "block_select/triton.py", "value * value", "value"),
+    Mutation("newton_schulz", "newton_schulz/triton.py", "if INNER % DEPTH != 0:", "if INNER < 0:"),
+    Mutation("newton_schulz", "newton_schulz/triton.py", "if row_tile != column_tile:", "if row_tile < column_tile:"),
+    Mutation("newton_schulz", "newton_schulz/triton.py", "start = matrix * rows * rows", "start = matrix * rows"),
+    Mutation("newton_schulz", "newton_schulz/triton.py", "first + corner_column", "corner_column"),
+    Mutation("newton_schulz", "newton_schulz/eager.py", "product(product(once, gram), once)", "product(once, gram)"),
 ]
 
 

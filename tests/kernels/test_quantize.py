@@ -3,6 +3,7 @@
 import pytest
 import torch
 from buffers import CHUNKED, HALF_ULP, KINDS, SIZES, awkward, normal, poisoned, step_of
+from loco_kernels import checks
 from loco_kernels.quantize import dequantize, quantize
 from loco_kernels.wire import HUGE, SMALLEST, Wire
 
@@ -111,3 +112,9 @@ def test_arguments_that_do_not_fit_are_named():
         Wire.empty("fp8", 8)
     with pytest.raises(ValueError, match="wire must be on meta as the others, got cpu"):
         dequantize(wire, torch.zeros(8, device="meta"))
+
+
+def test_a_buffer_that_is_not_aligned_is_named(monkeypatch):
+    monkeypatch.setattr(checks, "ALIGNED_ON", ("cpu",))
+    with pytest.raises(ValueError, match="x must start at a multiple of 16 bytes, got 0x"):
+        quantize(torch.zeros(9)[1:], Wire.empty("int8", 8))
