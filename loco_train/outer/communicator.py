@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
+
+from loco_train.errors import TransportError
 
 
 class Pending(Protocol):
@@ -30,6 +32,24 @@ class Together:
     def wait(self) -> None:
         for part in self.parts:
             part.wait()
+
+
+@dataclass(frozen=True)
+class Failed:
+    """An exchange that could not even set out; its wait says so."""
+
+    error: TransportError
+
+    def wait(self) -> None:
+        raise self.error
+
+
+def set_out(start: Callable[[], Pending]) -> Pending:
+    """`start()`, with an error put off to the wait: raised at once on one rank, it would leave the others voting."""
+    try:
+        return start()
+    except TransportError as error:
+        return Failed(error)
 
 
 class Communicator(Protocol):

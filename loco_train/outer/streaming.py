@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from loco_kernels import mix, pseudo_gradient
 from torch import Tensor
 
 from loco_train.blocks import block_of
@@ -74,10 +75,10 @@ class StreamingMethod:
         for first, end in landing.ranges or () if landing else ():
             part = slice(first, end)
             self.optimizer.step(OuterState(state.base[part], state.momentum[part]), gradient[part])
-            contribution[part].lerp_(state.base[part], 1 - self.kept)
+            mix([contribution[part], state.base[part]], [self.kept, 1 - self.kept], out=contribution[part])
         sent.zero_()
         for first, end in self._leaving(draw).ranges or ():
-            torch.sub(state.base[first:end], contribution[first:end], out=sent[first:end])
+            pseudo_gradient(state.base[first:end], contribution[first:end], out=sent[first:end])
         return contribution
 
     def _landing(self, draw: Draw) -> Mix | None:

@@ -10,18 +10,19 @@ the second.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
 import torch.distributed as dist
+from loco_kernels import Selection, squares
 from torch import Tensor
 
 from loco_train.errors import IslandMismatch, NonFinite, TransportError
 from loco_train.islands import ParameterViews
-from loco_train.outer import Draw, OuterMethod, OuterState, Pending, Together
+from loco_train.outer import Draw, OuterMethod, OuterState, Pending, Together, set_out
 from loco_train.telemetry.meters import PhaseClock
 from loco_train.training.byte_count import ByteCount
 from loco_train.training.progress import Progress
@@ -142,7 +143,7 @@ class ExchangingOuterStep:
 
     def begin_round(self, progress: Progress) -> None:
         draw = self._draw(progress)
-        self.mix1 = _set_out(lambda: self.method.begin_round(self.state, draw, self.behind))
+        self.mix1 = set_out(lambda: self.method.begin_round(self.state, draw, self.behind))
 
     def tensors(self) -> dict[str, Tensor]:
         return self.state.tensors(self.views.owned)
@@ -178,7 +179,7 @@ class ExchangingOuterStep:
         own = torch.zeros_like(self.scratch)
         self.views.read(own)
         mean = own.to(self.blocking.device, copy=True)
-        pending = _set_out(lambda: self.blocking.mean(mean))
+        pending = set_out(lambda: self.blocking.mean(mean))
         self._all_or_nobody(f"{_name(progress)}/{purpose}", pending, voters=None)
         return OwnAndMean(own, mean.to(own.device))
 
@@ -190,7 +191,7 @@ class ExchangingOuterStep:
         # Gathered and not averaged: the order of a sum may differ between the groups of an island's ranks.
         mine = torch.tensor(values, dtype=torch.float64, device=self.blocking.device)
         every = mine.new_empty(self.blocking.count, len(mine))
-        pending = _set_out(lambda: self.blocking.gather(mine, every))
+        pending = set_out(lambda: self.blocking.gather(mine, every))
         self._all_or_nobody(f"{_name(progress)}/{purpose}", pending, voters=None)
         return every.cpu()
 
@@ -223,7 +224,7 @@ class ExchangingOuterStep:
 
     def _exchange(self, progress: Progress) -> None:
         draw = self._draw(progress)
-        mix2 = _set_out(lambda: self.method.exchange(self.state, self.scratch, draw, self.blocking))
+        mix2 = set_out(lambda: self.method.exchange(self.state, self.scratch, draw, self.blocking))
         self._all_or_nobody(f"{_name(progress)}/exchanged", Together([mix2, self.mix1]), voters=self._voters(progress))
 
     def _all_or_nobody(self, key: str, pending: Pending, *, voters: list[int] | None) -> None:
@@ -243,15 +244,14 @@ class ExchangingOuterStep:
 
     def _report(self, gradient: Tensor) -> OuterReport:
         """Sums over the island. The end is still in the masters, so the island's own progress is at hand."""
-        norm = spread = 0.0
+        # Padding is zero.
+        norm, spread = float(squares(gradient, [Selection(((0, len(gradient)),))])), 0.0
         known = self.method.gives_mean
-        state = self.views.state()
-        for shard, first, end in self.views.owned.ranges():
+        state = self.views.state() if known else {}
+        for shard, first, end in self.views.owned.ranges() if known else []:
             mean = gradient[first:end]
-            norm += float(mean.square().sum(dtype=torch.float64))
-            if known:
-                own = self.state.base[first:end] - state[f"master/{shard.name}"].to(mean.device)
-                spread += float((own - mean).square().sum(dtype=torch.float64))
+            own = self.state.base[first:end] - state[f"master/{shard.name}"].to(mean.device)
+            spread += float((own - mean).square().sum(dtype=torch.float64))
         sent, on_sockets = self.counted.take()
         unknown = float(on_sockets is None)
         sums = over_island([norm, spread, sent, on_sockets or 0, unknown], self.views)
@@ -261,24 +261,6 @@ class ExchangingOuterStep:
             bytes_sent=int(sums[2]),
             socket_bytes_sent=None if sums[4] else int(sums[3]),
         )
-
-
-@dataclass(frozen=True)
-class Failed:
-    """An exchange that could not even set out; its wait says so."""
-
-    error: TransportError
-
-    def wait(self) -> None:
-        raise self.error
-
-
-def _set_out(start: Callable[[], Pending]) -> Pending:
-    """`start()`, with an error put off to the wait: raised at once on one rank, it would leave the others voting."""
-    try:
-        return start()
-    except TransportError as error:
-        return Failed(error)
 
 
 def over_island(values: list[float], views: ParameterViews) -> list[float]:

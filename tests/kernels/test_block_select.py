@@ -44,7 +44,7 @@ def test_squares_of_each_block(form, dtype, generator):
     wide = x.double()
     wanted = torch.stack([sum((wide[a:b].square().sum() for a, b in r), wide.new_zeros(())) for r in RANGES])
     # Positive terms, added in fp32 in a tree or in 16 lanes: a thousand roundings at most.
-    torch.testing.assert_close(found.double(), wanted, rtol=1000 * 2**-24, atol=0)
+    torch.testing.assert_close(found, wanted, rtol=1000 * 2**-24, atol=0)
     assert squares(x, [], form=form).shape == (0,)
 
 

@@ -88,7 +88,7 @@ def scatter(packed: Tensor, selection: Selection, *, out: Tensor, form: str | No
 
 @torch.no_grad()
 def squares(x: Tensor, blocks: Sequence[Selection], *, form: str | None = None) -> Tensor:
-    """The sum of squares of each block, [blocks] in fp32 (fp64 for fp64), on x's device.
+    """The sum of squares of each block, fp64 [blocks] on x's device, of partial sums in x's dtype, at least fp32.
 
     Args, raises: as `gather`; blocks: the ranges of each.
     """

@@ -29,7 +29,7 @@ def scatter(packed: Tensor, selection: Selection, out: Tensor) -> None:
 
 def squares(x: Tensor, blocks: Sequence[Selection]) -> Tensor:
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32
-    found = torch.zeros(len(blocks), dtype=wide, device=x.device)
+    found = torch.zeros(len(blocks), dtype=torch.float64, device=x.device)
     for index, block in enumerate(blocks):
         for first, end in block.ranges:
             for chunk in torch.split(x[first:end], CHUNK_ELEMENTS):

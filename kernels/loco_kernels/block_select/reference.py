@@ -24,6 +24,5 @@ def scatter(packed: Tensor, selection: Selection, out: Tensor) -> None:
 
 
 def squares(x: Tensor, blocks: Sequence[Selection]) -> Tensor:
-    wide = torch.float64 if x.dtype == torch.float64 else torch.float32
-    sums = [sum(x[first:end].to(wide).square().sum() for first, end in block.ranges) for block in blocks]
-    return torch.tensor(sums, dtype=wide, device=x.device)
+    sums = [sum(x[first:end].double().square().sum() for first, end in block.ranges) for block in blocks]
+    return torch.tensor(sums, dtype=torch.float64, device=x.device)

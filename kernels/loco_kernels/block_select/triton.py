@@ -73,4 +73,5 @@ def squares(x: Tensor, blocks: Sequence[Selection]) -> Tensor:
     if len(tiles):
         squares_kernel[(len(tiles),)](x, tiles, sums, TILE)
     # By block and in order: atomic additions would give other bits each time.
-    return torch.stack([part.sum() for part in sums.split([len(t) for t in each])]) if each else sums
+    parts = sums.double().split([len(tiles_of_one) for tiles_of_one in each])
+    return torch.stack([part.sum() for part in parts]) if each else sums.double()
