@@ -71,7 +71,10 @@ class Bandwidth(Quantity):
     """A rate in bits per second."""
 
     base_unit = "bit/s"
-    units: ClassVar[dict[str, float]] = {"bit/s": 1, "kbit/s": 1e3, "Mbit/s": 1e6, "Gbit/s": 1e9}
+    units: ClassVar[dict[str, float]] = {
+        "bit/s": 1, "kbit/s": 1e3, "Mbit/s": 1e6, "Gbit/s": 1e9,
+        "bps": 1, "kbps": 1e3, "Mbps": 1e6, "Gbps": 1e9,
+    }  # fmt: skip
 
 
 def format_bytes(count: float) -> str:

@@ -75,6 +75,11 @@ COMMANDS = {
         "Choose how many inner steps each island does, so that nobody waits for the slowest.",
         "loco pace --step-seconds 1,1,1,2.5 --exchange-seconds 4",
     ),
+    "plan": LazyCommand(
+        "loco_train.cli.plan:plan_command",
+        "Tell what every method would cost on a cluster: utilization, time, bytes, memory; and which to take.",
+        "loco plan --params 1.5e9 --islands 8 --inner-steps 100 --step-seconds 4.72 --bandwidth 100Mbps",
+    ),
     "rendezvous": LazyCommand(
         "loco_train.cli.rendezvous:rendezvous",
         "Serve the store where islands on several machines meet.",

@@ -62,6 +62,24 @@ def round_cost(
     )
 
 
+def all_reduced(
+    inner_steps: int,
+    *,
+    parameters: float,
+    islands: int,
+    step_seconds: float,
+    bytes_per_second: float,
+    bytes_per_parameter: float = 4,
+) -> RoundCost:
+    """As many steps of plain data parallelism, each with an all-reduce of the gradients that nothing hides."""
+    sent = inner_steps * _ring(islands) * parameters * bytes_per_parameter
+    return RoundCost(inner_steps * step_seconds, 0.0, sent / bytes_per_second, sent)
+
+
+def _ring(islands: int) -> float:
+    return 2 * (islands - 1) / islands
+
+
 def models_sent(mix: MixConfig, islands: int) -> float:
     """How many times an island sends what is mixed: a ring all-reduce, or a copy for each peer."""
     if islands == 1:
@@ -70,7 +88,7 @@ def models_sent(mix: MixConfig, islands: int) -> float:
         case "nobody":
             return 0
         case "all":
-            return 2 * (islands - 1) / islands
+            return _ring(islands)
         case "random-pair":
             return 1
         case "ring" | "random-cycle":
