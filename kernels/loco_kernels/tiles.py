@@ -130,8 +130,9 @@ def encode(
         else:
             store(values, at, low_integer, n, whole)
             store(values, at + _HALF, high_integer, n, whole)
-        low = low_integer.to(tl.float32) * column
-        high = high_integer.to(tl.float32) * column
+        # Behind the end a group sent as NaN would count NaN of elements that there are not.
+        low = tl.where(at < n, low_integer.to(tl.float32) * column, 0.0)
+        high = tl.where(at + _HALF < n, high_integer.to(tl.float32) * column, 0.0)
     return low, high
 
 
